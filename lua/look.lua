@@ -5,7 +5,7 @@
 --                before it; gap_to and gap_by = ms and writer id of the first look after it
 -- KEYS[2] nodes: sorted set. Member: writer id, a space, name of the node; score: ms of its last look. Dead nodes stay
 --                for a window, so that they can be listed
--- KEYS[3] override: hash { body }, bytes that this script does not read
+-- KEYS[3] override: hash { body }, bytes that this script does not interpret
 -- KEYS[4] generations: sorted set, generations by ms of their last look; the one key that all generations share
 -- KEYS[5] wanting: sorted set. Member: writer id; score: ms of the last look in which the server reported that it had
 --                rejected newcomers
@@ -88,7 +88,8 @@ local wanting = read('ZCOUNT', KEYS[5], '-inf', '+inf')
 local beside, generations = {}, read('ZREVRANGE', KEYS[4], 0, 63, 'WITHSCORES')
 local may_be_more = (generations == '!' or #generations == 2 * 64) and 1 or 0
 if may_be_more == 1 then
-  -- Made-up names must not stay for as long as those of a generation whose servers have stopped.
+  -- Names may be made up. Of a list that is too long, those are dropped that have not looked for ARGV[2] ms, instead
+  -- of being kept for ARGV[3] ms.
   write('ZREMRANGEBYSCORE', KEYS[4], '-inf', dead)
 end
 for at = 1, generations == '!' and 0 or #generations, 2 do

@@ -195,9 +195,10 @@ impl Bloom {
     /// Stretch both filters to the same length, so that each line of the coarser filter (the one with fewer lines) lies
     /// over one or more lines of the finer one. A shared fingerprint then lies in lines of both filters that overlap,
     /// and sets the same bits in both. So each line of the coarser filter is compared with all lines of the finer one
-    /// that it overlaps. The number of shared fingerprints is the sum of both estimates less the estimate of the union.
-    /// The first and the last of the finer lines may hold fingerprints outside of the coarser line. These count in the
-    /// finer filter's estimate and in the union's, so they cancel out.
+    /// that it overlaps. For each line of the coarser filter, these lines of the finer one are united into one. Three
+    /// estimates follow: of the coarser filter, of the united lines, and of both together. The first two less the third
+    /// are the shared fingerprints. The first and the last of the finer lines may hold fingerprints outside of the
+    /// coarser line. These are in the second and in the third estimate, so they cancel out.
     ///
     /// # Cost
     /// Reads both filters, the finer one up to twice.
@@ -236,7 +237,7 @@ impl Bloom {
         &self.words.as_raw_slice()[self.range()]
     }
 
-    /// Overwrites a run of words that begins at word `at` of an empty filter.
+    /// Sets a run of words that begins at word `at`. All of them must be zero.
     pub(crate) fn fill_words(&mut self, at: usize, words: impl Iterator<Item = u64>) {
         let mut ones = 0;
         for (ours, word) in self.words_mut()[at..].iter_mut().zip(words) {

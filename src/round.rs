@@ -7,15 +7,17 @@
 //!                            └──► Publish ──► written, or in conflict: skipped until the next round
 //! ```
 //!
-//! A round *succeeds* when everything foreign that its look showed has been read, and the store accepts writes. Losing
-//! the race to publish does not change that: the next look shows what the other server wrote. A round does not succeed
-//! if the process was paused during it, or if its look shows that the store's clock is far off or has stepped to a
-//! minute that the look did not ask for. Such a round still publishes, and may end with [`Outcome::Success`].
+//! A round *succeeds* if this server may rely on what it read: everything foreign that the look showed has been read,
+//! and the store accepts writes. Losing the race to publish does not change that: the next look shows what the other
+//! server wrote. A round does not succeed if the process was paused during it, or if its look shows that the store's
+//! clock is far off or has stepped to a minute that the look did not ask for. [`Outcome`] says something else: whether
+//! requests failed or a race was lost. So a round that does not succeed may end with [`Outcome::Success`].
 //!
 //! Words of this module: a value is *foreign* if another server wrote it. A minute is *dirty* while the store lacks
-//! bits that this server has for it, and *covered* if this server knows every token that any server saw in it. It
+//! bits that this server has for it, and *covered* if this server knows every published token of it. It
 //! *turns* when the next minute begins. What is *beside* belongs to another generation, whose filters this server reads
-//! and never writes. Servers are *wanting* while they reject newcomers. `docs/glossary.md` has all words.
+//! and never writes. Servers are *wanting* if they have lately
+//! rejected newcomers. `docs/glossary.md` has all words.
 
 mod coverage;
 mod demand;
@@ -80,8 +82,8 @@ const MOST_NAMES: usize = 200;
 /// that has come back is reached within three seconds.
 const FIRST_ANSWER: Duration = Duration::from_millis(2500);
 
-/// The largest forward correction of fleet time that counts as a clock error. A larger one counts as a step. If a
-/// correction up to this size begins a minute, the minute counts as begun by the passing of time.
+/// The largest forward correction of fleet time that counts as a clock error: if it leads into the next minute, this is
+/// a turn like any other. A larger correction is a step: values of a minute that it leads to count as unread.
 const CLOCK_ERROR: Duration = Duration::from_millis(100);
 
 /// The timeout of a beat, and the shortest timeout of any other request. A request of a round usually has 80 % of the
@@ -127,11 +129,11 @@ pub enum Next {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything was read, and all of this round's changes were written.
+    /// Everything that the look asked for was read, and all of this round's changes were written.
     Success,
-    /// Everything was read, but another server wrote at least one minute first.
+    /// Everything that the look asked for was read, but another server wrote at least one minute first.
     Conflict,
-    /// The store did not answer in time.
+    /// The store did not answer in time, or reading another generation took longer than a period.
     Timeout,
     /// The store could not be reached, refused the request or its writes, or gave an invalid answer.
     Failure,
@@ -217,8 +219,8 @@ pub struct Round {
     looked: Duration,
     /// Whether the store's clock is far from this server's, and it is unknown which one is right.
     clock_doubted: bool,
-    /// The fleet's current minute, if no look has asked for it yet: the store's clock has stepped to it, or the worker
-    /// is late to turn to it.
+    /// A newer minute that the look did not ask for, because the store's clock has stepped to it or the worker is late
+    /// to turn to it. While there is one, the round does not succeed.
     unasked: Option<Slot>,
     /// How many pauses of this process had been detected when the look began.
     pauses: u64,

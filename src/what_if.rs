@@ -22,8 +22,8 @@ use std::collections::hash_map::Entry;
 /// The simulated Xs, as multiples of the configured one.
 const MULTIPLES: [f64; 10] = [0.50, 0.75, 0.90, 1.00, 1.10, 1.25, 1.50, 2.00, 3.00, 4.00];
 
-/// The smallest number of seats that X has after it is scaled down to the sample; a smaller X is not scaled down. The
-/// sample is as small as this allows. The standard error of a sample of that size is about 2 %.
+/// The sample is halved while X, scaled down with it, keeps at least this many seats. So an X below twice this number
+/// is not scaled down. The standard error of a sample of this size is about 2 %.
 const SEATS: u64 = 2048;
 
 /// The largest number of users of the sample that are remembered. They take about 8 MiB, in shadow mode only.
@@ -35,7 +35,8 @@ pub(crate) const VISITS: usize = 8192;
 /// A controller with fewer active users than this part of X counts as empty.
 const FEW: f64 = 0.02;
 
-/// With fewer active users in the sample than this, a server cannot tell which part of the fleet's users comes to it.
+/// With fewer active users in the sample than this, a server cannot tell what fraction of the fleet's users comes
+/// to it.
 const ENOUGH: f64 = 50.0;
 
 /// The simulated result of one X.
@@ -68,7 +69,7 @@ pub struct WhatIf {
     pub max_active_users: u64,
     /// How many users would be active now.
     pub active_users: u64,
-    /// How often, since the simulation began, a user came for the first time or after an absence of at least a window.
+    /// How often, since the first results, a user came for the first time or after an absence of at least a window.
     pub first_attempts: u64,
     /// How many of the first attempts would have been refused.
     pub refused: u64,
@@ -88,8 +89,8 @@ impl Sample {
 
     #[inline]
     pub(crate) fn holds(self, fingerprint: Fingerprint) -> bool {
-        // A filter chooses a line by the highest bits of a fingerprint, so the sample is chosen by lower ones. Each bit
-        // is as good as random.
+        // Not the highest bits: filters choose a line by them, so the users of the sample would crowd into a few lines.
+        // Each bit is as good as random.
         (fingerprint.0 >> 20) & self.mask == 0
     }
 
@@ -115,7 +116,7 @@ pub(crate) struct CapacitySim {
     current: Slot,
     /// Until this minute there may be active users whom the rooms have never seen.
     blind_until: Slot,
-    /// The part of the fleet's users that come to this server.
+    /// The fraction of the fleet's users that come to this server.
     part: f64,
 }
 
@@ -161,7 +162,7 @@ impl CapacitySim {
         self.sample
     }
 
-    /// Begins the simulation with this server's first decision. If users are active already, the rooms take a window
+    /// Begins the simulation, once this server is ready. If users are active already, the rooms take a window
     /// to learn them. During that time they copy the real controller, and report nothing.
     pub(crate) fn begin(&mut self, slot: Slot, active_users: f64) {
         (self.origin, self.current) = (slot.minus(1), slot);
@@ -170,8 +171,8 @@ impl CapacitySim {
         }
     }
 
-    /// Records a visit of a user of the sample in minute `slot`. `is_in` says whether the real controller admitted the
-    /// user, `active_users` is its estimate for the fleet.
+    /// Records a visit of a user of the sample in minute `slot`. `is_in` says whether the user is active
+    /// under the configured X; `active_users` is its estimate for the fleet.
     pub(crate) fn visit(&mut self, fingerprint: Fingerprint, is_in: bool, slot: Slot, active_users: f64) {
         self.turn(slot);
         let now = self.minute(self.current);

@@ -7,7 +7,8 @@ use headcount::time::Slot;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A rejected player counts as an older one if it was admitted more than this many rounds before.
+/// A rejected player counts in `wronged_older` if it was admitted more than this many rounds before, and in
+/// `wronged_younger` otherwise.
 const NEWS_TIME_ROUNDS: u32 = 20;
 
 #[derive(Debug, Default)]
@@ -25,7 +26,8 @@ pub struct Figures {
     /// Entry `n` counts how often a server learned of a newcomer `n` milliseconds after the admission. The last entry
     /// also counts all longer times.
     news: Vec<u32>,
-    /// The same, for the last of the servers to learn of each newcomer.
+    /// The same, for the last of the servers to learn of each newcomer by news. A newcomer of whom the last server
+    /// learns by a request is not counted.
     everywhere: Vec<u32>,
     pub attempts: u64,
     pub written: u64,
@@ -152,12 +154,13 @@ impl Figures {
         if full_for > 0.0 { self.occupied / full_for / self.x } else { 0.0 }
     }
 
-    /// The time from the arrival of the crowd until 99 % of the room was taken.
+    /// The time from the arrival of the crowd until 99 % of X were active.
     pub fn filled_after(&self) -> Option<f64> {
         self.full_at.map(|at| at.saturating_sub(self.crowd_from).as_secs_f64())
     }
 
-    /// Mean and 99th percentile, in seconds, until one other server knew.
+    /// Mean and 99th percentile, in seconds, of the time until a server learns of a newcomer. Every server counts once
+    /// for each newcomer.
     pub fn news(&self) -> (f64, f64) {
         (mean(&self.news), quantile(&self.news, 0.99))
     }
@@ -167,7 +170,7 @@ impl Figures {
         quantile(&self.news, 0.5)
     }
 
-    /// The same until all knew.
+    /// Mean and 99th percentile, in seconds, of the time until the last server learns of a newcomer.
     pub fn everywhere(&self) -> (f64, f64) {
         (mean(&self.everywhere), quantile(&self.everywhere, 0.99))
     }

@@ -8,11 +8,14 @@
 -- at_us            the time, microseconds since the Unix epoch; null for the server's clock. Only tests give one.
 --
 -- Returns the remaining tokens: the request is granted if and only if they are not negative.
--- Atomic: one statement. Run it SERIALIZABLE, and repeat it after 40001, as published.
+-- Atomic: one statement. The published instructions run it in a SERIALIZABLE transaction and repeat it after error
+-- 40001; do the same.
 --
--- Peculiarities that are kept on purpose: the capacity is a bound after the take, so an idle bucket yields one more
--- token; tokens are whole, so fractions are lost or gained; a refused request is charged, too; and the stored time is
--- the start of the transaction, while the compared time is that of the clock, so waiting time counts twice.
+-- Peculiarities that are kept on purpose: the capacity is applied after the token is subtracted, so a full bucket
+-- grants one more request than its capacity; tokens are whole, so fractions are lost or gained; a refused request is
+-- charged, too; and the stored time is the start of the transaction, while the time since then is measured to the
+-- present time of the clock. So the time that a request waits in its transaction refills the bucket for this request
+-- and again for the next one.
 create or replace function headcount.rate_limiting_token_bucket_request(
   rate_id bytea, refill_per_sec bigint, window_seconds bigint,
   half_even boolean default false, at_us bigint default null)

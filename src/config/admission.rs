@@ -60,8 +60,9 @@ pub struct Admission {
     pub retry_after: RetryAfter,
     /// How long a refusal waits for news, because another server may just have admitted the user. At most 1 s, and less
     /// than the proxy waits for an answer. `0s` refuses at once. Default of the Rust library: the time that news
-    /// takes, from 250 ms to 1 s. Default of `headcount serve`: `0s`, because a refusal that waits holds a connection
-    /// of the proxy. A server that is alone, or whose store does not answer, refuses at once.
+    /// takes (two and a half times the time between two beats), from 250 ms to 1 s; `0s` without beats. Default of
+    /// `headcount serve`: `0s`, because a refusal that waits holds a connection of the proxy. A server that is alone,
+    /// or whose store does not answer, refuses at once.
     #[serde(with = "humantime_serde")]
     #[cfg_attr(
         feature = "server",
@@ -82,8 +83,8 @@ pub struct Admission {
         schemars(extend("must_be" = "\"new-user\", \"admit\" or \"reject\"", "such_as" = "\"new-user\""))
     )]
     pub missing_token: MissingToken,
-    /// Paths that are always admitted. Each is exact, or a prefix that ends in `/*`. A prefix covers no scripts (`.php`
-    /// and the like). Default: `/healthz`.
+    /// Paths that are always admitted. Each is exact, or a prefix that ends in `/*`. A prefix does not cover
+    /// scripts: `/static/*` does not exempt `/static/x.php`. Default: `/healthz`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of paths", "such_as" = "[\"/healthz\", \"/static/*\"]"))
@@ -137,7 +138,7 @@ pub enum MissingToken {
     NewUser,
     /// Always admitted.
     Admit,
-    /// Always rejected.
+    /// Rejected, unless `enforcement` is `shadow` or `off`.
     Reject,
 }
 
@@ -202,7 +203,8 @@ const MAX_RETRY: Duration = Duration::from_secs(24 * 3600);
 /// The default of `max_delayed` inside a service. `headcount serve` has its own.
 const MAX_DELAYED: u64 = 10_000;
 
-/// The longest wait of a refusal. The proxies of our recipes wait 1.5 s for an answer, and then admit the request.
+/// The longest wait of a refusal. The proxies of our recipes (except Traefik) wait 1.5 s for an answer, and then admit
+/// the request.
 pub(crate) const MAX_REFUSAL_DELAY: Duration = Duration::from_secs(1);
 
 impl Admission {

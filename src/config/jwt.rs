@@ -36,8 +36,9 @@ pub struct Jwt {
     )]
     pub keys: Vec<PathBuf>,
     /// The URL of a JWK Set. The set is fetched at the start and every five minutes. Secrets in the set (`oct`) are
-    /// ignored. Until the first fetch succeeds, the server is not ready. During this time it admits requests whose
-    /// token fits no known key, and their users do not become active. It rejects these requests if an override sets
+    /// ignored. Until the first fetch succeeds, the server is not ready. During this time, nobody can judge a
+    /// token that fits no key from `keys`. Its request is admitted without a seat, so that an outage of the key server
+    /// locks nobody out. It rejects these requests if an override sets
     /// `throttling`, or if `fleet.on_outage` is `closed` and no override sets `open`.
     #[cfg_attr(
         feature = "server",
@@ -75,7 +76,7 @@ pub struct Jwt {
     pub unverified: Unverified,
 }
 
-/// How a token that cannot be verified is treated. It is never counted.
+/// How a token that cannot be verified is treated. Its user never becomes active.
 ///
 /// ```
 /// # #[cfg(feature = "jwt")] {
@@ -106,7 +107,7 @@ pub enum Unverified {
     #[default]
     Reject,
     /// The request counts as one without a token; see `admission.missing_token`. The application can answer 401. If
-    /// the application accepts a token that headcount refuses, its user takes no seat.
+    /// the application accepts such a token, the user takes no seat.
     MissingToken,
 }
 

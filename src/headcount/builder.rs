@@ -208,8 +208,8 @@ impl Builder {
     }
 }
 
-/// `[token.jwt]`: headcount verifies the tokens. A claim in the token names the user, and each name counts once. All
-/// methods need the feature `jwt`.
+/// `[token.jwt]`: headcount verifies the tokens. A claim in the token names the user, and all tokens with
+/// the same name count as one user. All methods need the feature `jwt`.
 impl Builder {
     /// Sets the key files: PEM public keys, JWKs and JWK Sets, and secrets of at least 32 bytes.
     pub fn jwt_keys(mut self, files: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
@@ -288,19 +288,20 @@ impl Builder {
     }
 
     /// For `rediss://`: sets a PEM file with the certificate of the authority that signed the Redis server's
-    /// certificate. It is trusted in addition to the system's authorities.
+    /// certificate. It is trusted in addition to the system's authorities. The server then belongs to a fleet.
     pub fn redis_ca_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().ca_file = Some(file.into());
         self
     }
 
-    /// For `rediss://`: sets the PEM file of the client certificate. Needs [`Builder::redis_key_file`] too.
+    /// For `rediss://`: sets the PEM file of the client certificate. Needs [`Builder::redis_key_file`] too. The
+    /// server then belongs to a fleet.
     pub fn redis_cert_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().cert_file = Some(file.into());
         self
     }
 
-    /// Sets the PEM file of the client certificate's private key.
+    /// Sets the PEM file of the client certificate's private key. The server then belongs to a fleet.
     pub fn redis_key_file(mut self, file: impl Into<PathBuf>) -> Self {
         self.redis().key_file = Some(file.into());
         self
@@ -398,8 +399,8 @@ impl Builder {
         self
     }
 
-    /// Sets the seed of all random number generators; random by default. With the same seed, clock and calls, a
-    /// controller behaves the same.
+    /// Sets the seed of all random number generators; random by default. With the same seed, secret, clock and calls,
+    /// a controller behaves the same.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -431,8 +432,8 @@ impl Builder {
     /// [`Worker::tick`].
     ///
     /// # Errors
-    /// Returns [`BuildError::Config`] if a value is missing or outside its bounds, or if a file cannot be read. The
-    /// message names the key, the value found, and what is allowed.
+    /// Returns [`BuildError::Config`] if a value is missing or outside its bounds, or if a file cannot be read or
+    /// created. The message names the key, the value found, and what is allowed.
     pub fn build(self) -> Result<(Headcount, Worker), BuildError> {
         let Self { config, clock, seed, refresh_queue, sharing } = self;
         let settings = config.check(fingerprint_key(&config)?)?;

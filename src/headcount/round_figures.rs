@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::DerefMut;
 use std::time::Duration;
 
-/// The statistics of the rounds. The rounds write them; status and metrics read them.
+/// The counts and latest values of the rounds: the part of [`RoundFigures`] that is under its lock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SyncFigures {
     /// The name of the store.
@@ -50,7 +50,7 @@ pub(crate) struct SyncFigures {
     pub(crate) last_error: Option<(StoreError, Duration)>,
     /// The number of connections made to the store.
     pub(crate) connections: u64,
-    /// The monotonic time of the look of the last successful round.
+    /// The monotonic time of the look of the last round that read everything, also if the store refused its writes.
     pub(crate) last_success: Option<Duration>,
     /// The recent rate of newcomers on other servers, per second.
     pub(crate) foreign_newcomers_per_second: f64,
@@ -162,7 +162,7 @@ impl RoundFigures {
     }
 }
 
-/// Returns the servers by name, each with its latest read. A restarted server is listed once.
+/// Returns each server once, with the time since its latest look. Entries of one name, as after a restart, are merged.
 fn seen_nodes(named: Vec<(String, Duration)>, age: Option<Duration>, alive_for: Duration) -> Vec<SeenNode> {
     let mut latest = BTreeMap::<String, Duration>::new();
     for (node, ago) in named {

@@ -5,8 +5,8 @@ use crate::pass::{Pass, PassCheck};
 use std::time::Duration;
 
 impl Headcount {
-    /// Decides about a user who needs no seat, because headcount is off, the user is active or shows a valid pass.
-    /// Returns `None` for a newcomer, also for one with a held seat.
+    /// Decides about a user who needs no seat, because headcount is off, the user is active or shows a valid
+    /// pass, or there is no token. Returns `None` for a newcomer, also for one with a held seat.
     pub(crate) fn decide_without_seat(&self, user: &User<'_>, options: AdmitOptions<'_>) -> Option<Admission> {
         self.shared.core.decide_without_seat(user, options)
     }
@@ -38,7 +38,7 @@ impl Headcount {
         self.shared.core.decide_unverifiable(AdmitOptions { counts, ..AdmitOptions::ADMIT })
     }
 
-    /// Returns whether every newcomer without a held seat would be rejected now.
+    /// Returns whether no newcomer gets a new seat now.
     pub(crate) fn is_shut(&self) -> bool {
         self.shared.core.is_shut()
     }

@@ -280,12 +280,12 @@ impl Limit {
                 }
             },
             LimitKey::Method => of_method(info.method).map_or(Part::Is(ANY.into()), |name| hashed(name.as_bytes())),
-            // A list within a list cannot be configured. It would count like a constant.
+            // `All` cannot occur here, because a list cannot contain a list. It would act like `Constant`.
             LimitKey::Constant | LimitKey::All(_) => Part::Is(Vec::new()),
         }
     }
 
-    /// Logs an error in the configuration, once per limiter.
+    /// Logs an error in the configuration, once per limit.
     fn log_once(&self, why: &str) {
         if !self.logged.swap(true, Relaxed) {
             tracing::error!(limiter = self.limiter.name(), "this limiter is misconfigured: {why}");
@@ -430,9 +430,9 @@ impl Limits {
     }
 
     /// Asks the limits in order, and waits for the request's turn. If `may_wait` is false, a limit refuses a request
-    /// that would have to wait. If one limit refuses, no limit stays charged: limits that one step can ask are charged
-    /// together or not at all, and the limits of earlier steps get their permits back. Limits in MySQL are an
-    /// exception: MySQL takes no permits back.
+    /// that would have to wait. Neighbouring limits that one store can charge together form a step (see `is_one_step`),
+    /// which is charged as a whole or not at all. If one limit refuses, the limits of earlier steps get their permits
+    /// back, so no limit stays charged. Limits in MySQL are an exception: MySQL takes no permits back.
     pub(crate) async fn ask(&self, applicable: &ApplicableLimits, may_wait: bool) -> Result<Quotas, Limited> {
         self.refuse_denied(applicable, Ask::ONE)?;
         let mut quotas = Quotas::default();
@@ -458,8 +458,8 @@ impl Limits {
     }
 
     /// Returns whether one step can ask both limits. In memory, it can. On one Redis connection, it can if the request
-    /// has the same key in both: in a step of two keys, the second one would be stored under another name than if it
-    /// were asked for alone. In a database, it cannot.
+    /// has the same key in both. A step stores all its state beside its first key, so another second key would be
+    /// counted apart from requests that ask for it alone. In a database, one step cannot ask both.
     fn is_one_step(&self, (one, one_key): &(usize, Vec<u8>), (next, next_key): &(usize, Vec<u8>)) -> bool {
         let (one, next) = (&self.0[*one].limiter, &self.0[*next].limiter);
         one.is_here() && next.is_here() || one.shares_store_with(next) && one_key == next_key

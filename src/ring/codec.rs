@@ -6,11 +6,10 @@
 //!      4      4  number of 64-byte lines in the filter; all numbers are little endian
 //!      8      8  generation: hash of format, shape, slot length, slots and key
 //!     16      8  slot
-//!     24      8  flags: bit 0 = the writer covered this minute; bits 1 to 63 are not read. Reserved for later: bit
-//!                1 = the value covers the minute only together with the minute's news log; bits 8 to 63 = that
-//!                log's number
-//!     32     16  MAC (message authentication code) of bytes 0..32 and the payload, with the fleet's key
-//!     48      …  payload: the filter's words, gzipped
+//! 24      8  flags: bit 0 = the writer covered this minute (knew all its published tokens); bits 1 to 63 are not read.
+//! Reserved for later: bit 1 = the value covers the minute only together with the minute's news log; bits 8 to 63 =
+//! that log's number 32     16  MAC (message authentication code) of bytes 0..32 and the payload, with the fleet's key
+//! 48      …  payload: the filter's words, gzipped
 //! ```
 //!
 //! Bytes from a store are not trusted. Only a value that passes every check is merged. The order is length, magic,
@@ -65,8 +64,8 @@ pub(crate) struct Decoded {
 
 /// Why stored bytes were refused.
 ///
-/// A refused value is not merged. It is counted under its [`reason`](Self::reason) in `headcount_corrupt_values_total`,
-/// and the server that found it replaces it with its own filter.
+/// A refused value is not merged. A value of the server's own generation is counted under its [`reason`](Self::reason)
+/// in `headcount_corrupt_values_total`, and the server that found it replaces it with its own filter.
 ///
 /// ```
 /// use headcount::DecodeError;
@@ -265,8 +264,8 @@ impl Codec {
     }
 
     /// Decodes the filter of minute `slot` of another generation, which may have another shape. Also returns the index
-    /// of the earlier key that it was written with, or `None` for the current key. A filter of another size can be
-    /// searched, too: the size decides in which line a token's bits lie, and not where in the line.
+    /// of the earlier key that it was written with, or `None` for the current key. Filters of
+    /// another size can be searched, too: only the line of a token depends on the size, and not the bits in the line.
     ///
     /// # Cost
     /// Allocates one filter of the other generation, and only if the MAC is valid.
@@ -278,8 +277,10 @@ impl Codec {
     ) -> Result<(Decoded, Option<usize>), DecodeError> {
         let lines = bytes.get(4..8).and_then(|lines| lines.try_into().ok()).map_or(0, u32::from_le_bytes);
         let most = self.most_bytes_beside();
-        let length = DecodeError::Length { found: bytes.len(), most };
-        let shape = Shape::of_lines(lines).filter(|shape| shape.bytes() <= most).ok_or(length)?;
+        let shape = Shape::of_lines(lines).ok_or(DecodeError::Length { found: bytes.len(), most })?;
+        if shape.bytes() > most {
+            return Err(DecodeError::Length { found: shape.bytes(), most });
+        }
         let mut found = Err(DecodeError::Mac);
         for (place, mac) in self.macs_of(generation).enumerate() {
             let theirs = Self { shape, generation, mac, earlier: Vec::new() };

@@ -17,7 +17,7 @@ impl Core {
     pub(crate) fn note_decision(&self, fingerprint: Fingerprint, admission: Admission, options: AdmitOptions<'_>) {
         let is_in = match admission {
             Admission::Admitted(Admitted::Seen) => true,
-            // The caller records a newcomer's visit later, when it is known whether the newcomer stays.
+            // Nobody is recorded, or `HeldSeat::take` notes the visit if the newcomer takes the seat.
             Admission::Admitted(Admitted::Newcomer | Admitted::Warming) if options.record != Record::Now => {
                 return;
             }
