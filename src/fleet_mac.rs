@@ -48,7 +48,7 @@ impl FleetMac {
         Self { generation, ..self.clone() }
     }
 
-    /// Computes the MAC of bytes, which may come in parts.
+    /// Computes the MAC of these parts. Each counts with its length.
     pub(crate) fn sign(&self, purpose: Purpose, parts: &[&[u8]]) -> [u8; MAC_BYTES] {
         let mac = self.over(purpose, parts).finalize().into_bytes();
         std::array::from_fn(|byte| mac[byte])
@@ -65,8 +65,10 @@ impl FleetMac {
         mac.update(&(self.namespace.len() as u64).to_le_bytes());
         mac.update(self.namespace.as_bytes());
         mac.update(&self.generation.to_le_bytes());
-        // The parts come last. Everything before them is of fixed length, or has its length in front.
-        parts.iter().for_each(|part| mac.update(part));
+        for part in parts {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part);
+        }
         mac
     }
 }
@@ -89,8 +91,10 @@ mod tests {
     fn a_proof_holds_for_its_bytes_in_its_place_alone() {
         let ours = mac(1, "shop", 7);
         let proof = ours.sign(Purpose::Filter, &[b"head", b"body"]);
-        assert!(ours.verify(Purpose::Filter, &[b"headbody"], &proof), "parts are one text");
-        assert!(!ours.verify(Purpose::Filter, &[b"headbodz"], &proof));
+        assert!(ours.verify(Purpose::Filter, &[b"head", b"body"], &proof));
+        for other in [&[&b"headbody"[..]][..], &[b"headb", b"ody"], &[b"head", b"bodz"]] {
+            assert!(!ours.verify(Purpose::Filter, other, &proof), "{other:?}");
+        }
         assert!(!ours.verify(Purpose::Override, &[b"head", b"body"], &proof));
         for other in [mac(2, "shop", 7), mac(1, "shop2", 7), mac(1, "", 7), ours.with_generation(8)] {
             assert!(!other.verify(Purpose::Filter, &[b"head", b"body"], &proof), "{other:?}");

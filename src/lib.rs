@@ -160,21 +160,21 @@ pub mod internals {
         }
 
         /// Encodes the filter of a minute.
-        pub fn encode(&self, slot: Slot, covered: bool, filter: &Bloom) -> Vec<u8> {
-            self.0.encode(slot, covered, filter)
+        pub fn encode(&self, slot: Slot, version: &str, covered: bool, filter: &Bloom) -> Vec<u8> {
+            self.0.encode(slot, version, covered, filter)
         }
 
         /// Writes the correct MAC into a value.
-        pub fn prove(&self, bytes: &mut [u8]) {
-            self.0.prove(bytes);
+        pub fn prove(&self, version: &str, bytes: &mut [u8]) {
+            self.0.prove(version, bytes);
         }
 
         /// Decodes a filter from untrusted bytes. The boolean says whether its writer covered the minute.
         ///
         /// # Errors
         /// [`DecodeError`].
-        pub fn decode(&self, slot: Slot, bytes: &[u8]) -> Result<(Bloom, bool), DecodeError> {
-            self.0.decode(slot, bytes).map(|decoded| (decoded.filter, decoded.covered))
+        pub fn decode(&self, slot: Slot, version: &str, bytes: &[u8]) -> Result<(Bloom, bool), DecodeError> {
+            self.0.decode(slot, version, bytes).map(|decoded| (decoded.filter, decoded.covered))
         }
     }
 
@@ -273,7 +273,7 @@ pub mod internals {
 
     /// Encodes a filter as the store keeps it.
     pub fn encode(filter: &Bloom) -> Vec<u8> {
-        codec(filter.shape()).encode(Slot(0), true, filter)
+        codec(filter.shape()).encode(Slot(0), "", true, filter)
     }
 
     /// Decodes a filter that [`encode`] wrote.
@@ -281,7 +281,7 @@ pub mod internals {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(shape: Shape, bytes: &[u8]) -> Result<Bloom, DecodeError> {
-        codec(shape).decode(Slot(0), bytes).map(|decoded| decoded.filter)
+        codec(shape).decode(Slot(0), "", bytes).map(|decoded| decoded.filter)
     }
 
     fn codec(shape: Shape) -> Codec {

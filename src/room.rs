@@ -211,6 +211,8 @@ pub(crate) struct FleetView {
     /// Whether servers with an earlier key are alive: they hand out the room, and cannot read which users this server
     /// admits.
     pub(crate) has_predecessors: bool,
+    /// Whether the store has hidden users of another generation in this round.
+    pub(crate) users_are_hidden: bool,
     /// Whether the store has lost this server's heartbeat since its last look. Then others may be missing in `nodes`.
     pub(crate) loses_heartbeats: bool,
     /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
@@ -338,7 +340,7 @@ impl Room {
             return;
         }
         self.misses_generations = fleet.may_miss_generations && !self.budget.knows_everybody();
-        if fleet.has_predecessors || self.misses_generations {
+        if fleet.has_predecessors || fleet.users_are_hidden || self.misses_generations {
             self.share = self.held.seats();
             return;
         }

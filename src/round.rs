@@ -690,7 +690,7 @@ impl Round {
         for value in stored.into_iter().filter(|value| asked.contains(&value.slot)) {
             self.figures.lock().bytes_received += value.value.len() as u64;
             let entry = Entry { version: value.version, bytes: value.value.len() };
-            match self.codec.decode(value.slot, &value.value) {
+            match self.codec.decode(value.slot, &entry.version.0, &value.value) {
                 Ok(decoded) => self.merge(value.slot, entry, &decoded),
                 Err(error) => self.refuse(value.slot, entry, &error),
             }
@@ -761,6 +761,10 @@ impl Round {
             self.may_miss_generations = true;
             self.losses.note();
         }
+        let users_are_hidden = self.others.hides_users();
+        if users_are_hidden {
+            self.losses.note();
+        }
         let random = self.rng.f64();
         let (nodes, (nodes_beside, wanting_beside)) = (self.figures.lock().nodes, self.others.nodes());
         let recovered = self.core.renew_share(FleetView {
@@ -771,6 +775,7 @@ impl Round {
             has_unknown_generation: self.others.has_unknown(),
             may_miss_generations: self.may_miss_generations,
             has_predecessors: self.others.has_predecessors(),
+            users_are_hidden,
             loses_heartbeats: self.lost_heartbeat,
             random,
         });
@@ -829,9 +834,9 @@ impl Round {
 
     fn pack(&mut self, slot: Slot) -> Option<(Outgoing, InFlight)> {
         let TakenMinute { filter, is_covered: covered, newcomers } = self.core.take_outgoing(slot)?;
-        let value = self.codec.encode(slot, covered, &filter);
         let after = self.known.get(&slot).map(|known| known.entry.version.clone());
         let version = self.next_version(after.as_ref());
+        let value = self.codec.encode(slot, &version.0, covered, &filter);
         let known = Known { entry: Entry { version: version.clone(), bytes: value.len() }, covered };
         let ones = filter.ones();
         Some((Outgoing { slot, after, version, value }, InFlight { slot, known, ones, newcomers }))

@@ -10,7 +10,7 @@
 //! finds either the old file or the new one, never a mix.
 
 use crate::fingerprint::FingerprintKey;
-use crate::ring::codec::{Codec, DecodeError, Decoded};
+use crate::ring::codec::{Codec, DecodeError, Decoded, NO_VERSION};
 use crate::time::{Slot, Timestamp};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -109,7 +109,7 @@ impl Snapshot {
         for _ in 0..count {
             let slot = Slot(fields.u64()?);
             let length = fields.u32()? as usize;
-            minutes.push((slot, codec.decode(slot, fields.take(length)?)?));
+            minutes.push((slot, codec.decode(slot, NO_VERSION, fields.take(length)?)?));
         }
         if fields.0.len() != checksum.len() {
             return Err(LoadError::Length);
@@ -276,7 +276,7 @@ mod tests {
         let mut filter = Bloom::new(codec.shape());
         filter.insert(Fingerprint(5));
         for slot in [Slot(8), Slot(9), Slot(10)] {
-            snapshot.put(slot, codec.encode(slot, slot != Slot(9), &filter));
+            snapshot.put(slot, codec.encode(slot, NO_VERSION, slot != Slot(9), &filter));
         }
         snapshot.save(NOW, &[Slot(10), Slot(9)]).unwrap();
         codec

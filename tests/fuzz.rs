@@ -27,6 +27,7 @@ use std::time::Duration;
 use tower::{Layer, ServiceExt, service_fn};
 
 const SLOT: Slot = Slot(29_000_000);
+const VERSION: &str = "k3v9-1";
 const GENERATION: u64 = 7;
 const HEADER_BYTES: usize = 48;
 /// Memory beside the filter: the decompressor's window, and a chunk.
@@ -145,7 +146,7 @@ fn with_payload(value: &[u8], payload: &[u8]) -> Vec<u8> {
 /// Gives a value the proof that it should have.
 fn sign(value: &mut [u8]) {
     if value.len() >= HEADER_BYTES {
-        values(1000).prove(value);
+        values(1000).prove(VERSION, value);
     }
 }
 
@@ -190,18 +191,18 @@ fn edit(value: &mut Vec<u8>, script: &mut Script<'_>) {
 #[test]
 fn a_stored_value_is_read_as_it_was_written_or_refused() {
     let values = values(200);
-    let genuine = values.encode(SLOT, true, &filter(200, 50));
+    let genuine = values.encode(SLOT, VERSION, true, &filter(200, 50));
     let most = shape(200).bytes() as u64 + DECODING_BYTES;
     fuzz!(|input: &[u8]| {
         let mut value = genuine.clone();
         edit(&mut value, &mut Script(input));
         for bytes in [value.as_slice(), input] {
             let mut decoded = None;
-            let allocated = allocation_counter::measure(|| decoded = Some(values.decode(SLOT, bytes)));
+            let allocated = allocation_counter::measure(|| decoded = Some(values.decode(SLOT, VERSION, bytes)));
             assert!(allocated.bytes_max <= most, "{} bytes were allocated", allocated.bytes_max);
             if let Some(Ok((filter, covered))) = decoded {
-                let again = values.encode(SLOT, covered, &filter);
-                assert_eq!(values.decode(SLOT, &again), Ok((filter, covered)));
+                let again = values.encode(SLOT, VERSION, covered, &filter);
+                assert_eq!(values.decode(SLOT, VERSION, &again), Ok((filter, covered)));
             }
         }
     });
@@ -217,9 +218,9 @@ fn any_filter_is_read_as_it_was_written() {
         while !script.is_over() {
             filter.insert(key().fingerprint(&script.take::<2>()));
         }
-        let bytes = values.encode(slot, covered, &filter);
+        let bytes = values.encode(slot, VERSION, covered, &filter);
         assert!(bytes.len() <= values.most_bytes());
-        assert_eq!(values.decode(slot, &bytes), Ok((filter, covered)));
+        assert_eq!(values.decode(slot, VERSION, &bytes), Ok((filter, covered)));
     });
 }
 
@@ -237,11 +238,11 @@ fn gigabyte_bomb() -> Vec<u8> {
 fn no_hostile_value_allocates_more_than_its_cap() {
     const LARGE: u64 = 1_000_000;
     let large = values(LARGE);
-    let genuine = large.encode(SLOT, true, &filter(LARGE, 1000));
+    let genuine = large.encode(SLOT, VERSION, true, &filter(LARGE, 1000));
     let bomb = with_payload(&genuine, &gigabyte_bomb());
     assert!(bomb.len() <= large.most_bytes(), "the bomb gets past the length: {} bytes", bomb.len());
     let of_another = |capacity, generation, slot| {
-        Values::new(shape(capacity), generation, &key()).encode(slot, true, &filter(capacity, 1000))
+        Values::new(shape(capacity), generation, &key()).encode(slot, VERSION, true, &filter(capacity, 1000))
     };
     let extended = [genuine.as_slice(), b"!"].concat();
     let padded = [genuine.as_slice(), &vec![0; large.most_bytes()]].concat();
@@ -260,7 +261,7 @@ fn no_hostile_value_allocates_more_than_its_cap() {
     let read = |bytes: &[u8]| {
         let mut reason = "";
         let allocated = allocation_counter::measure(|| {
-            reason = large.decode(SLOT, bytes).map_or_else(|error| error.reason(), |_| "accepted");
+            reason = large.decode(SLOT, VERSION, bytes).map_or_else(|error| error.reason(), |_| "accepted");
         });
         assert!(allocated.bytes_max <= most, "{reason}: {} bytes were allocated", allocated.bytes_max);
         reason
@@ -270,11 +271,11 @@ fn no_hostile_value_allocates_more_than_its_cap() {
     }
     // Signed at every length, so that the payload is cut and not the proof.
     let small = values(200);
-    let genuine = small.encode(SLOT, true, &filter(200, 50));
+    let genuine = small.encode(SLOT, VERSION, true, &filter(200, 50));
     for length in 0..genuine.len() {
         let mut cut = genuine[..length].to_vec();
         sign(&mut cut);
-        assert!(small.decode(SLOT, &cut).is_err(), "cut at {length}");
+        assert!(small.decode(SLOT, VERSION, &cut).is_err(), "cut at {length}");
     }
 }
 

@@ -187,7 +187,9 @@ impl Store {
     fn is_readable(&self, identity: &Identity, slot: Slot, tokens: &Tokens) -> bool {
         let (values, many) = &self.readers[&identity.generation];
         tokens.len() < *many
-            || self.stored(identity, slot).is_some_and(|stored| values.decode(slot, &stored.value).is_ok())
+            || self
+                .stored(identity, slot)
+                .is_some_and(|stored| values.decode(slot, &stored.version.0, &stored.value).is_ok())
     }
 
     /// Since when a value of a minute has a token, in any generation.

@@ -1056,7 +1056,8 @@ impl<'a> World<'a> {
             for (slot, filter) in minutes(&server.headcount).into_iter().filter(|(_, filter)| !too_full(filter)) {
                 self.oracle.checks.count(7);
                 let stored = self.store.stored(&server.exchange.identity, slot);
-                let stored = stored.and_then(|stored| server.values().decode(slot, &stored.value).ok());
+                let stored =
+                    stored.and_then(|stored| server.values().decode(slot, &stored.version.0, &stored.value).ok());
                 let lacks = match &stored {
                     Some((stored, _)) => {
                         filter.words().iter().zip(stored.words()).any(|(ours, stored)| ours & !stored != 0)

@@ -5,6 +5,8 @@ use super::page_data::PageData;
 use super::word;
 #[cfg(feature = "tower")]
 use super::{ConfigError, PathPatterns, paths};
+#[cfg(feature = "tower")]
+use http::Method;
 use serde::{Deserialize, Serialize};
 
 /// One rule. The first rule that covers a path gives the path its class.
@@ -107,13 +109,28 @@ impl Routes {
     /// An unknown path (`None`) and an ambiguous path have the strictest class, `Admit`. A path that names a script has
     /// this class, too, because PHP frameworks serve `/play` for `/static/index.php/play`. The exception is a path that
     /// an exact rule names.
-    pub(crate) fn class(&self, path: Option<&str>) -> RouteClass {
+    ///
+    /// `exempt_paths` exempts only requests that read (`GET`, `HEAD`, `OPTIONS`). Some frameworks run a function that a
+    /// header or the body of a `POST` names, whatever the path is.
+    pub(crate) fn class(&self, method: &Method, path: Option<&str>) -> RouteClass {
         let Some(path_and_query) = path else { return RouteClass::Admit };
-        let in_query = paths::path_in_query(path_and_query).map(|in_query| self.class_of_path(in_query));
-        let class = self.class_of_path(paths::without_query(path_and_query));
+        let rules = Rules { routes: self, reads: matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) };
+        let in_query = paths::path_in_query(path_and_query).map(|in_query| rules.class_of_path(in_query));
+        let class = rules.class_of_path(paths::without_query(path_and_query));
         in_query.map_or(class, |in_query| class.stricter(in_query))
     }
+}
 
+/// The rules for a request.
+#[cfg(feature = "tower")]
+struct Rules<'r> {
+    routes: &'r Routes,
+    /// Whether the request reads, so that `exempt_paths` counts.
+    reads: bool,
+}
+
+#[cfg(feature = "tower")]
+impl Rules<'_> {
     fn class_of_path(&self, path: &str) -> RouteClass {
         let literal = self.first(|patterns| patterns.cover(path)).unwrap_or_default();
         if literal == RouteClass::Admit {
@@ -129,16 +146,16 @@ impl Routes {
         let class = others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter);
         let Some(data) = PageData::of(&lenient) else { return class };
         let of_page = [data.page(), data.page_without_base()].map(|page| read(&page).unwrap_or_default());
-        let may_cover = self.rules.iter().filter(|(patterns, _)| patterns.may_cover_data(&data));
+        let may_cover = self.routes.rules.iter().filter(|(patterns, _)| patterns.may_cover_data(&data));
         may_cover.map(|(_, class)| *class).chain(of_page).fold(class, RouteClass::stricter)
     }
 
     /// The class of the first rule that covers a path.
     fn first(&self, covers: impl Fn(&PathPatterns) -> bool) -> Option<RouteClass> {
-        if covers(&self.exempt) {
+        if self.reads && covers(&self.routes.exempt) {
             return Some(RouteClass::Exempt);
         }
-        self.rules.iter().find(|(patterns, _)| covers(patterns)).map(|(_, class)| *class)
+        self.routes.rules.iter().find(|(patterns, _)| covers(patterns)).map(|(_, class)| *class)
     }
 }
 
@@ -179,9 +196,27 @@ mod tests {
             ("/healthz", RouteClass::Exempt),
             ("/play", RouteClass::Admit),
         ] {
-            assert_eq!(routes.class(Some(path)), class, "{path}");
+            assert_eq!(routes.class(&Method::GET, Some(path)), class, "{path}");
         }
-        assert_eq!(routes.class(None), RouteClass::Admit);
+        assert_eq!(routes.class(&Method::GET, None), RouteClass::Admit);
+    }
+
+    #[test]
+    fn exempt_paths_exempt_requests_that_read() {
+        let rules = [route("/webhook", RouteClass::Exempt), route("/status", RouteClass::Observe)];
+        let routes = Routes::parse(&["/healthz".into(), "/static/*".into(), "/status".into()], &rules).unwrap();
+        for (method, classes) in [
+            (Method::GET, [RouteClass::Exempt; 4]),
+            (Method::HEAD, [RouteClass::Exempt; 4]),
+            (Method::POST, [RouteClass::Admit, RouteClass::Admit, RouteClass::Observe, RouteClass::Exempt]),
+            (
+                Method::from_bytes(b"get").unwrap(),
+                [RouteClass::Admit, RouteClass::Admit, RouteClass::Observe, RouteClass::Exempt],
+            ),
+        ] {
+            let paths = ["/healthz", "/static/a.js", "/status", "/webhook"];
+            assert_eq!(paths.map(|path| routes.class(&method, Some(path))), classes, "{method}");
+        }
     }
 
     #[test]
@@ -230,7 +265,7 @@ mod tests {
             ("/static/%c0%ae%c0%ae/play", RouteClass::Admit),
             ("/static/\u{ff0e}\u{ff0e}/play", RouteClass::Admit),
         ] {
-            assert_eq!(routes.class(Some(path)), class, "{path}");
+            assert_eq!(routes.class(&Method::GET, Some(path)), class, "{path}");
         }
     }
 

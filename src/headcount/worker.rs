@@ -7,7 +7,7 @@ use super::{Core, RESTART_DELAY, Shared, Task};
 use crate::bloom::Bloom;
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
-use crate::ring::codec::Codec;
+use crate::ring::codec::{Codec, NO_VERSION};
 use crate::room::{FleetLink, Mode};
 use crate::snapshot::Snapshot;
 use crate::threads::Receiver;
@@ -331,7 +331,7 @@ impl Worker {
             let Some(is_covered) = core.take_for_snapshot(slot, lacks, || snapshot.forget(slot)) else { continue };
             failpoints::at("snapshot-save");
             if let Some(filter) = core.copy(slot) {
-                snapshot.put(slot, codec.encode(slot, is_covered, &filter));
+                snapshot.put(slot, codec.encode(slot, NO_VERSION, is_covered, &filter));
             }
         }
         match snapshot.save(core.time.now(), &slots) {

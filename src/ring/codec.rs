@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! offset  bytes  field
-//!      0      4  magic "HCF2"
+//!      0      4  magic "HCF3"
 //!      4      4  number of 64-byte lines in the filter; all numbers are little endian
 //!      8      8  generation: hash of format, shape, slot length, slots and key
 //!     16      8  slot
-//! 24      8  flags: bit 0 = the writer covered this minute (knew all its published tokens); bits 1 to 63 are not read.
-//! Reserved for later: bit 1 = the value covers the minute only together with the minute's news log; bits 8 to 63 =
-//! that log's number 32     16  MAC (message authentication code) of bytes 0..32 and the payload, with the fleet's key
-//! 48      …  payload: the filter's words, gzipped
+//!     24      8  flags: bit 0 = the writer covered this minute (knew all its published tokens); bits 1 to 63 are not
+//!                read. Reserved for later: bit 1 = the value covers the minute only together with the minute's news
+//!                log; bits 8 to 63 = that log's number
+//!     32     16  MAC (message authentication code) of bytes 0..32, the version under which the value is stored, and
+//!                the payload, with the fleet's key
+//!     48      …  payload: the filter's words, gzipped
 //! ```
 //!
 //! Bytes from a store are not trusted. Only a value that passes every check is merged. The order is length, magic,
@@ -22,7 +24,7 @@ use crate::time::Slot;
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::io::{Read, Write};
 
-const MAGIC: [u8; 4] = *b"HCF2";
+const MAGIC: [u8; 4] = *b"HCF3";
 /// The length of the fields before the MAC.
 const FIELD_BYTES: usize = 32;
 const HEADER_BYTES: usize = FIELD_BYTES + MAC_BYTES;
@@ -146,6 +148,9 @@ impl DecodeError {
         ["length", "magic", "shape", "generation", "slot", "mac", "payload", "saturated"];
 }
 
+/// The version of a value that is not in a store.
+pub(crate) const NO_VERSION: &str = "";
+
 impl Codec {
     pub(crate) fn new(shape: Shape, generation: u64, key: &FingerprintKey) -> Self {
         Self { shape, generation, mac: FleetMac::new(key, generation), earlier: Vec::new() }
@@ -193,11 +198,12 @@ impl Codec {
         most_bytes_beside(self.shape.bytes())
     }
 
-    /// Encodes the filter of a minute.
+    /// Encodes the filter of a minute, to be stored under this version. Under another version the value is not valid.
+    /// Otherwise somebody could show a server its own earlier value as that of another server.
     ///
     /// # Panics
     /// If the filter has another shape.
-    pub(crate) fn encode(&self, slot: Slot, covered: bool, filter: &Bloom) -> Vec<u8> {
+    pub(crate) fn encode(&self, slot: Slot, version: &str, covered: bool, filter: &Bloom) -> Vec<u8> {
         assert_eq!(filter.shape(), self.shape, "filters of one ring share one shape");
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.shape.bytes() / 2);
         bytes.extend_from_slice(&MAGIC);
@@ -215,22 +221,22 @@ impl Codec {
             encoder.write_all(&chunk).expect("writing to a Vec cannot fail");
         }
         let mut bytes = encoder.finish().expect("writing to a Vec cannot fail");
-        self.prove(&mut bytes);
+        self.prove(version, &mut bytes);
         bytes
     }
 
     /// Writes the MAC into an encoded value.
-    pub(crate) fn prove(&self, bytes: &mut [u8]) {
+    pub(crate) fn prove(&self, version: &str, bytes: &mut [u8]) {
         let (header, payload) = bytes.split_at_mut(HEADER_BYTES);
         let (fields, proof) = header.split_at_mut(FIELD_BYTES);
-        proof.copy_from_slice(&self.mac.sign(Purpose::Filter, &[fields, payload]));
+        proof.copy_from_slice(&self.mac.sign(Purpose::Filter, &[fields, version.as_bytes(), payload]));
     }
 
-    /// Decodes the filter of minute `slot` from untrusted bytes.
+    /// Decodes the filter of minute `slot`, which is stored under this version, from untrusted bytes.
     ///
     /// # Cost
     /// Allocates one filter at most, whatever the bytes are.
-    pub(crate) fn decode(&self, slot: Slot, bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    pub(crate) fn decode(&self, slot: Slot, version: &str, bytes: &[u8]) -> Result<Decoded, DecodeError> {
         let most = self.most_bytes();
         let length = DecodeError::Length { found: bytes.len(), most };
         if bytes.len() > most {
@@ -253,7 +259,7 @@ impl Codec {
             return Err(DecodeError::Slot { found: Slot(number(16)), expected: slot });
         }
         let (fields, proof) = header.split_at(FIELD_BYTES);
-        if !self.mac.verify(Purpose::Filter, &[fields, payload], proof) {
+        if !self.mac.verify(Purpose::Filter, &[fields, version.as_bytes(), payload], proof) {
             return Err(DecodeError::Mac);
         }
         let filter = self.inflate(payload)?;
@@ -273,6 +279,7 @@ impl Codec {
         &self,
         generation: u64,
         slot: Slot,
+        version: &str,
         bytes: &[u8],
     ) -> Result<(Decoded, Option<usize>), DecodeError> {
         let lines = bytes.get(4..8).and_then(|lines| lines.try_into().ok()).map_or(0, u32::from_le_bytes);
@@ -284,7 +291,7 @@ impl Codec {
         let mut found = Err(DecodeError::Mac);
         for (place, mac) in self.macs_of(generation).enumerate() {
             let theirs = Self { shape, generation, mac, earlier: Vec::new() };
-            found = theirs.decode(slot, bytes).map(|decoded| (decoded, place.checked_sub(1)));
+            found = theirs.decode(slot, version, bytes).map(|decoded| (decoded, place.checked_sub(1)));
             if found != Err(DecodeError::Mac) {
                 break;
             }
@@ -332,6 +339,7 @@ mod tests {
     use proptest::prelude::*;
 
     const SLOT: Slot = Slot(29_000_000);
+    const VERSION: &str = "k3v9-1";
 
     fn codec() -> Codec {
         codec_of(2000, 7, 1)
@@ -356,57 +364,58 @@ mod tests {
         fn an_encoded_filter_is_decoded(users in 0..6000_u64, covered: bool) {
             let codec = codec();
             let filter = filter(&codec, users);
-            let bytes = codec.encode(SLOT, covered, &filter);
+            let bytes = codec.encode(SLOT, VERSION, covered, &filter);
             prop_assert!(bytes.len() <= codec.most_bytes());
-            prop_assert_eq!(codec.decode(SLOT, &bytes), Ok(Decoded { filter, covered }));
+            prop_assert_eq!(codec.decode(SLOT, VERSION, &bytes), Ok(Decoded { filter, covered }));
         }
 
         #[test]
         fn no_flipped_bit_gets_through(at: prop::sample::Index, bit in 0..8_u8) {
             let codec = codec();
-            let mut bytes = codec.encode(SLOT, true, &filter(&codec, 200));
+            let mut bytes = codec.encode(SLOT, VERSION, true, &filter(&codec, 200));
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
-            prop_assert!(codec.decode(SLOT, &bytes).is_err());
+            prop_assert!(codec.decode(SLOT, VERSION, &bytes).is_err());
         }
 
         #[test]
         fn noise_is_refused(bytes: Vec<u8>) {
-            prop_assert!(codec().decode(SLOT, &bytes).is_err());
+            prop_assert!(codec().decode(SLOT, VERSION, &bytes).is_err());
         }
     }
 
     #[test]
     fn a_value_cut_at_any_byte_is_refused() {
         let codec = codec();
-        let bytes = codec.encode(SLOT, true, &filter(&codec, 300));
+        let bytes = codec.encode(SLOT, VERSION, true, &filter(&codec, 300));
         for length in 0..bytes.len() {
-            assert!(codec.decode(SLOT, &bytes[..length]).is_err(), "cut at {length}");
+            assert!(codec.decode(SLOT, VERSION, &bytes[..length]).is_err(), "cut at {length}");
         }
         let extended = [bytes.as_slice(), b"!"].concat();
-        assert_eq!(codec.decode(SLOT, &extended), Err(DecodeError::Mac));
+        assert_eq!(codec.decode(SLOT, VERSION, &extended), Err(DecodeError::Mac));
     }
 
     #[test]
     fn a_value_from_elsewhere_is_refused_with_the_reason() {
         let codec = codec();
-        let bytes = codec.encode(SLOT, true, &filter(&codec, 10));
-        let reason = |codec: Codec, slot| codec.decode(slot, &bytes).unwrap_err().reason();
+        let bytes = codec.encode(SLOT, VERSION, true, &filter(&codec, 10));
+        let reason = |codec: Codec, slot| codec.decode(slot, VERSION, &bytes).unwrap_err().reason();
         assert_eq!(reason(codec_of(9000, 7, 1), SLOT), "shape");
         assert_eq!(reason(codec_of(2000, 8, 1), SLOT), "generation");
         assert_eq!(reason(codec_of(2000, 7, 2), SLOT), "mac");
         assert_eq!(reason(codec.in_namespace("another"), SLOT), "mac");
         assert_eq!(reason(codec.clone(), SLOT.plus(1)), "slot");
+        assert_eq!(codec.decode(SLOT, "k3v9-2", &bytes), Err(DecodeError::Mac), "under another version");
         let huge = vec![b'H'; codec.most_bytes() + 1];
-        assert!(matches!(codec.decode(SLOT, &huge), Err(DecodeError::Length { .. })));
+        assert!(matches!(codec.decode(SLOT, VERSION, &huge), Err(DecodeError::Length { .. })));
     }
 
     #[test]
     fn a_value_of_another_shape_is_read_with_its_key() {
         let theirs = codec_of(9000, 8, 1);
         let filter = filter(&theirs, 500);
-        let bytes = theirs.encode(SLOT, true, &filter);
-        let read = |codec: Codec, generation, slot| codec.decode_beside(generation, slot, &bytes);
+        let bytes = theirs.encode(SLOT, VERSION, true, &filter);
+        let read = |codec: Codec, generation, slot| codec.decode_beside(generation, slot, VERSION, &bytes);
         assert_eq!(read(codec(), 8, SLOT), Ok((Decoded { filter, covered: true }, None)));
         let reason = |found: Result<_, DecodeError>| found.unwrap_err().reason();
         assert_eq!(reason(read(codec(), 9, SLOT)), "generation");
@@ -414,24 +423,24 @@ mod tests {
         assert_eq!(reason(read(codec_of(2000, 7, 2), 8, SLOT)), "mac", "another key");
         let mut huge = bytes.clone();
         huge[4..8].copy_from_slice(&(1_u32 << 20).to_le_bytes());
-        assert_eq!(reason(codec().decode_beside(8, SLOT, &huge)), "length", "64 MB");
+        assert_eq!(reason(codec().decode_beside(8, SLOT, VERSION, &huge)), "length", "64 MB");
         let [stranger, earlier] = [3, 1].map(|key| FingerprintKey::new(&[key; 16]).unwrap());
         let successor = codec_of(2000, 7, 2).with_earlier_keys(&[stranger.clone(), earlier]);
         assert_eq!(read(successor, 8, SLOT).unwrap().1, Some(1), "the key that wrote it is named");
         assert_eq!(reason(read(codec_of(2000, 7, 2).with_earlier_keys(&[stranger]), 8, SLOT)), "mac");
         for length in 0..bytes.len() {
-            assert!(codec().decode_beside(8, SLOT, &bytes[..length]).is_err(), "cut at {length}");
+            assert!(codec().decode_beside(8, SLOT, VERSION, &bytes[..length]).is_err(), "cut at {length}");
         }
     }
 
     /// Writes an arbitrary payload with a correct header and MAC, as a faulty server of the fleet might.
     fn forged(codec: &Codec, raw: &[u8]) -> Vec<u8> {
-        let mut bytes = codec.encode(SLOT, true, &filter(codec, 0));
+        let mut bytes = codec.encode(SLOT, VERSION, true, &filter(codec, 0));
         bytes.truncate(HEADER_BYTES);
         let mut encoder = GzEncoder::new(bytes, Compression::best());
         encoder.write_all(raw).unwrap();
         let mut bytes = encoder.finish().unwrap();
-        codec.prove(&mut bytes);
+        codec.prove(VERSION, &mut bytes);
         bytes
     }
 
@@ -440,21 +449,21 @@ mod tests {
         let codec = codec();
         let bomb = forged(&codec, &vec![0; 3_000_000]);
         assert!(bomb.len() < codec.most_bytes());
-        assert_eq!(codec.decode(SLOT, &bomb), Err(DecodeError::Payload));
+        assert_eq!(codec.decode(SLOT, VERSION, &bomb), Err(DecodeError::Payload));
         let short = forged(&codec, &vec![0; codec.shape().bytes() - 1]);
-        assert_eq!(codec.decode(SLOT, &short), Err(DecodeError::Payload));
+        assert_eq!(codec.decode(SLOT, VERSION, &short), Err(DecodeError::Payload));
     }
 
     #[test]
     fn a_gzip_header_with_a_name_is_refused_before_it_is_kept() {
         let codec = codec();
-        let plain = codec.encode(SLOT, true, &Bloom::new(codec.shape()));
+        let plain = codec.encode(SLOT, VERSION, true, &Bloom::new(codec.shape()));
         let named = flate2::GzBuilder::new()
             .filename("n".repeat(500))
             .write(plain[..HEADER_BYTES].to_vec(), Compression::best());
         let mut named = named.finish().unwrap();
-        codec.prove(&mut named);
-        assert_eq!(codec.decode(SLOT, &named), Err(DecodeError::Payload));
+        codec.prove(VERSION, &mut named);
+        assert_eq!(codec.decode(SLOT, VERSION, &named), Err(DecodeError::Payload));
     }
 
     #[test]
@@ -462,10 +471,10 @@ mod tests {
         let codec = codec();
         let filter = filter(&codec, 20);
         let with_flags = |flags: u64| {
-            let mut bytes = codec.encode(SLOT, true, &filter);
+            let mut bytes = codec.encode(SLOT, VERSION, true, &filter);
             bytes[24..32].copy_from_slice(&flags.to_le_bytes());
-            codec.prove(&mut bytes);
-            codec.decode(SLOT, &bytes).unwrap()
+            codec.prove(VERSION, &mut bytes);
+            codec.decode(SLOT, VERSION, &bytes).unwrap()
         };
         assert_eq!(
             with_flags(!1),
@@ -479,7 +488,7 @@ mod tests {
     fn a_filter_of_ones_is_refused() {
         let codec = codec();
         let ones = forged(&codec, &vec![0xff; codec.shape().bytes()]);
-        assert_eq!(codec.decode(SLOT, &ones), Err(DecodeError::Saturated));
+        assert_eq!(codec.decode(SLOT, VERSION, &ones), Err(DecodeError::Saturated));
     }
 
     /// Noise, which gzip cannot compress.
@@ -496,14 +505,14 @@ mod tests {
         for capacity in [100, 2000, 20_000, 300_000] {
             let codec = codec_of(capacity, 7, 1);
             let filter = incompressible(&codec);
-            let bytes = codec.encode(SLOT, true, &filter);
+            let bytes = codec.encode(SLOT, VERSION, true, &filter);
             assert!(bytes.len() <= codec.most_bytes(), "{} of {}", bytes.len(), codec.most_bytes());
             assert!(codec.most_bytes() <= codec.shape().bytes() * 101 / 100 + 128);
-            assert_eq!(codec.decode(SLOT, &bytes), Ok(Decoded { filter, covered: true }));
+            assert_eq!(codec.decode(SLOT, VERSION, &bytes), Ok(Decoded { filter, covered: true }));
             // The greatest length passes the check of the length, and one byte more does not.
             let noise = vec![0; codec.most_bytes() + 1];
-            assert_eq!(codec.decode(SLOT, &noise[1..]).unwrap_err().reason(), "magic");
-            assert_eq!(codec.decode(SLOT, &noise).unwrap_err().reason(), "length");
+            assert_eq!(codec.decode(SLOT, VERSION, &noise[1..]).unwrap_err().reason(), "magic");
+            assert_eq!(codec.decode(SLOT, VERSION, &noise).unwrap_err().reason(), "length");
         }
     }
 
@@ -515,7 +524,7 @@ mod tests {
         let pattern = |word: u64| {
             let mut filter = Bloom::new(codec.shape());
             filter.fill_words(0, std::iter::repeat_n(word, codec.shape().words()));
-            codec.encode(SLOT, true, &filter).len()
+            codec.encode(SLOT, VERSION, true, &filter).len()
         };
         assert!(pattern(0x1111_1111_1111_1111) < raw / 10);
         assert!(pattern(0x7777_7777_7777_7777) > raw);

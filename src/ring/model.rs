@@ -3,7 +3,7 @@
 //! The ring may contain a user that the sets do not contain, as often as its false positive ratio allows, but never the
 //! reverse. `HEADCOUNT_SEED=7 cargo test --lib ring::model` chooses other steps.
 
-use super::codec::Codec;
+use super::codec::{Codec, NO_VERSION};
 use super::{Membership, Ring};
 use crate::bloom::{Bloom, Probe, Shape};
 use crate::fingerprint::{Fingerprint, FingerprintKey};
@@ -114,7 +114,7 @@ impl Fleet {
 
     fn read_slot(&mut self, place: usize, slot: Slot) {
         let Some(value) = self.stored.get(&slot) else { return };
-        let filter = self.codec.decode(slot, value).expect("what was encoded").filter;
+        let filter = self.codec.decode(slot, NO_VERSION, value).expect("what was encoded").filter;
         let server = &mut self.servers[place];
         server.ring.merge(slot, 0, filter.words()).expect("a minute of the ring");
         server.sets.entry(slot).or_default().extend(&self.stored_sets[&slot]);
@@ -126,7 +126,7 @@ impl Fleet {
         self.read_slot(place, slot);
         let server = &self.servers[place];
         let filter = server.ring.filter(slot).expect("a minute of the ring");
-        self.stored.insert(slot, self.codec.encode(slot, true, filter));
+        self.stored.insert(slot, self.codec.encode(slot, NO_VERSION, true, filter));
         self.stored_sets.insert(slot, server.sets.get(&slot).cloned().unwrap_or_default());
     }
 

@@ -45,6 +45,7 @@ fn fleet_of(nodes: u64) -> FleetView {
         has_unknown_generation: false,
         may_miss_generations: false,
         has_predecessors: false,
+        users_are_hidden: false,
         loses_heartbeats: false,
         random: 0.0,
     }

@@ -290,6 +290,7 @@ mod tests {
                 has_unknown_generation: false,
                 may_miss_generations: false,
                 has_predecessors: false,
+                users_are_hidden: false,
                 loses_heartbeats: false,
                 random: 0.5,
             },

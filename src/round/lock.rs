@@ -279,7 +279,9 @@ impl Stage {
         let value = world.store.0.get(&slot);
         value.map_or_else(
             || vec![0; self.controllers[0].settings().shape.words()],
-            |(_, value)| codec.decode(slot, value).expect("a value that a server wrote").filter.words().to_vec(),
+            |(version, value)| {
+                codec.decode(slot, &version.0, value).expect("a value that a server wrote").filter.words().to_vec()
+            },
         )
     }
 
@@ -413,9 +415,14 @@ impl<'w> Key<'w> {
         for (&slot, (version, value)) in &store.0 {
             self.slot(slot);
             self.version(version);
-            // The flags and half of the MAC (see `ring/codec.rs`) replace the payload.
-            self.bytes.extend(&value[24..40]);
+            self.value(value);
         }
+    }
+
+    /// Writes the flags and a hash of the payload (see `ring/codec.rs`). The MAC depends on the name of the version.
+    fn value(&mut self, value: &[u8]) {
+        self.bytes.extend(&value[24..32]);
+        self.bytes.extend(xxh3_128(&value[48..]).to_le_bytes());
     }
 
     fn publish(&mut self, publish: &'w Publish) {
@@ -426,7 +433,7 @@ impl<'w> Key<'w> {
             self.slot(minute.slot);
             self.option(minute.after.as_ref(), Self::version);
             self.version(&minute.version);
-            self.bytes.extend(&minute.value[24..40]);
+            self.value(&minute.value);
         }
     }
 

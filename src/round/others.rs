@@ -41,6 +41,9 @@ const LONGEST_PAUSE_OF_ALL: u32 = 4;
 /// until the next fetch its users are unknown here.
 const PATIENCE: u32 = 3;
 
+/// How many minutes after its beginning a minute of a live generation must have a value.
+const OVERDUE_MINUTES: usize = 2;
+
 /// How many values of a generation without proof one round tries to read. The first may be damaged.
 const TRIES: u32 = 3;
 
@@ -97,6 +100,11 @@ struct Other {
     is_proven: bool,
     /// Whether the last look showed values that were not fetched.
     has_unread: bool,
+    /// Whether the last look hid users of the generation: a value that its servers have written was gone or could not be
+    /// read.
+    hides_users: bool,
+    /// The current minute when a value could be read first.
+    settled_in: Option<Slot>,
     /// The number of values that this round fetched while the generation had no proof.
     tries: u32,
     servers: ServersBeside,
@@ -285,18 +293,26 @@ impl Others {
         });
         let is_asked = has_room && (other.is_proven || !is_doubted && self.all_doubted.is_over());
         let most_bytes = other.filter_bytes.map_or(most_bytes, |bytes| most_bytes.min(codec::most_bytes(bytes)));
-        other.has_unread = false;
+        let is_live = other.nodes > 0 && other.is_settled();
+        (other.has_unread, other.hides_users) = (false, false);
         let mut unread = Vec::new();
-        for (&slot, entry) in slots.iter().zip(looked.minutes) {
-            let Some(entry) = entry else { continue };
+        for (place, (&slot, entry)) in slots.iter().zip(looked.minutes).enumerate() {
+            let Some(entry) = entry else {
+                // Live servers publish each minute, also one without users, soon after it has ended.
+                let is_overdue = place >= OVERDUE_MINUTES && other.settled_in.is_some_and(|since| since < slot);
+                other.hides_users |= is_live && (is_overdue || other.minutes.contains_key(&slot));
+                continue;
+            };
             if other.minutes.get(&slot).is_some_and(|known| known.entry == entry) {
                 continue;
             }
             if entry.bytes > most_bytes {
+                other.hides_users |= is_live;
                 other.note(slot, entry, None);
             } else if is_asked && other.unreadable.get(&slot).is_none_or(Backoff::is_over) {
                 unread.push((slot, entry.bytes));
             } else {
+                other.hides_users |= is_live;
                 other.has_unread = true;
             }
         }
@@ -320,16 +336,19 @@ impl Others {
     pub(super) fn read(&mut self, generation: u64, asked: &[(Slot, usize)], stored: Vec<Stored>, codec: &Codec) {
         let Some(other) = self.generations.get_mut(&generation) else { return };
         let was_proven = other.is_proven;
+        let current = asked.iter().map(|(slot, _)| *slot).max().unwrap_or(Slot(0));
         for Stored { slot, version, value } in stored {
             let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
             // The size is the one that the looks show, because an invalid value arrives without its bytes.
             let entry = Entry { version, bytes };
-            let decoded = codec.decode_beside(generation, slot, &value);
+            let decoded = codec.decode_beside(generation, slot, &entry.version.0, &value);
             self.has_changed |= decoded.is_ok();
             other.is_proven |= decoded.is_ok();
             if let Ok((Decoded { filter, .. }, _)) = &decoded {
                 other.filter_bytes = Some(filter.shape().bytes());
+                other.settled_in = other.settled_in.or(Some(current));
             } else {
+                other.hides_users |= other.nodes > 0 && other.is_settled();
                 other.unreadable.entry(slot).or_default().fail(LONGEST_PAUSE);
             }
             let decoded = decoded.ok().map(|(decoded, earlier_key)| {
@@ -376,10 +395,17 @@ impl Others {
         self.has_more || self.known().len() < self.asked().count()
     }
 
+    /// Returns whether the store has hidden users of a generation whose servers are alive and whose users are known
+    /// otherwise. Then nobody knows how much room there is.
+    pub(super) fn hides_users(&self) -> bool {
+        self.asked().any(|(_, other)| other.hides_users)
+    }
+
     /// Returns the number of servers of other generations that share the room, and how many of them reject newcomers.
     /// Only generations that can read each other share it.
     pub(super) fn nodes(&self) -> (u64, u64) {
-        let is_readable = |other: &&Other| other.minutes.values().all(|minute| minute.last != Last::Unreadable);
+        let is_readable =
+            |other: &&Other| other.is_settled() || other.minutes.values().all(|minute| minute.last != Last::Unreadable);
         self.generations.values().filter(is_readable).fold((0, 0), |(nodes, wanting): (u64, u64), other| {
             (nodes.saturating_add(other.nodes), wanting.saturating_add(other.wanting))
         })
@@ -491,7 +517,7 @@ mod tests {
     fn value(codec: &Codec, slot: Slot, version: &str, users: &[u64], covered: bool) -> Stored {
         let mut filter = Bloom::new(codec.shape());
         users.iter().for_each(|&user| _ = filter.insert(Fingerprint(user)));
-        Stored { slot, version: Version(version.into()), value: codec.encode(slot, covered, &filter) }
+        Stored { slot, version: Version(version.into()), value: codec.encode(slot, version, covered, &filter) }
     }
 
     /// Returns the names of three servers of the other generation, and one without a MAC.
@@ -770,6 +796,41 @@ mod tests {
         }
         assert!(fetched < 30 && bytes < 100_000, "{fetched} values of {bytes} bytes");
         assert!(remembers(&mut others, 11));
+    }
+
+    #[test]
+    fn hidden_users_of_a_settled_generation_are_noticed() {
+        let theirs = codec(9000, OTHER, 1);
+        let settled = || {
+            let mut others = Others::new();
+            read(&mut others, &[value(&theirs, SLOTS[1], "a-1", &[11], true)], &SLOTS);
+            assert!(!others.hides_users());
+            others
+        };
+        let mut others = settled();
+        let values = [value(&theirs, SLOTS[0], "a-2", &[22], true), value(&theirs, SLOTS[1], "a-1", &[11], true)];
+        read(&mut others, &values, &SLOTS);
+        assert!(!others.hides_users(), "the next minute");
+        let mut junk = values.clone();
+        (junk[0].version, junk[0].value) = (Version("b-1".into()), vec![7; 200]);
+        read(&mut others, &junk, &SLOTS);
+        assert!(others.hides_users() && others.nodes() == (3, 2), "junk");
+        read(&mut others, &values, &SLOTS);
+        assert!(!others.hides_users());
+        (junk[0].version, junk[0].value) = (Version("b-2".into()), vec![7; 1 << 20]);
+        read(&mut others, &junk, &SLOTS);
+        assert!(others.hides_users(), "too large");
+
+        let mut others = settled();
+        read(&mut others, &[], &SLOTS);
+        assert!(others.hides_users(), "a value is gone");
+
+        let mut others = settled();
+        let later = [103, 102, 101].map(Slot);
+        read(&mut others, &[values[1].clone()], &later);
+        assert!(!others.hides_users(), "the minute that has just ended may not be written yet");
+        read(&mut others, &[values[1].clone()], &[104, 103, 102, 101].map(Slot));
+        assert!(others.hides_users(), "servers that are alive publish each minute");
     }
 
     #[test]

@@ -288,7 +288,7 @@ fn a_minute_that_was_asked_for_and_not_answered_is_missed() {
         }
     });
     let filter = headcount.core().copy(current).unwrap();
-    let value = headcount.core().codec().encode(current, true, &filter);
+    let value = headcount.core().codec().encode(current, "another", true, &filter);
     let bytes = value.len() as u64;
     let stored = Stored { slot: current, version: Version("another".into()), value };
     for slot in minutes {
@@ -499,7 +499,8 @@ fn an_older_override_that_is_put_back_is_overwritten_after_the_later_one_has_end
 fn refused_values_are_counted_by_reason() {
     let (headcount, _worker, mut exchange) = exchange();
     let current = headcount.core().current();
-    let value = headcount.core().codec().encode(current.minus(1), true, &headcount.core().copy(current).unwrap());
+    let value =
+        headcount.core().codec().encode(current.minus(1), "replayed", true, &headcount.core().copy(current).unwrap());
     let stored = Stored { slot: current, version: Version("replayed".into()), value };
     exchange.round.read_values(&[current], vec![stored]);
     let slot = DecodeError::REASONS.iter().position(|&reason| reason == "slot").unwrap();
@@ -778,7 +779,7 @@ fn a_newcomer_admitted_while_a_minute_is_merged_is_still_published() {
     assert!(headcount.admit("alice").is_admitted());
     let current = headcount.core().current();
     // The store holds the same minute, written by another server.
-    let value = headcount.core().codec().encode(current, true, &headcount.core().copy(current).unwrap());
+    let value = headcount.core().codec().encode(current, "another", true, &headcount.core().copy(current).unwrap());
     let stored = Stored { slot: current, version: Version("another".into()), value };
     {
         let _bob = newcomer_at("minute-merged", &headcount);

@@ -328,7 +328,8 @@ async fn read_beside(store: &RedisStore, settings: &Settings, generation: u64) -
         return Err("the answer does not match the request".into());
     };
     let value = stored.first().ok_or("none of their minutes is stored")?;
-    let decoded = codec.decode_beside(generation, slot, &value.value).map_err(|error| error.to_string())?;
+    let decoded =
+        codec.decode_beside(generation, slot, &value.version.0, &value.value).map_err(|error| error.to_string())?;
     Ok(decoded.1)
 }
 

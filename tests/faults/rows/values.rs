@@ -18,6 +18,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A value's bytes before its payload.
 const HEADER_BYTES: usize = 48;
+const VERSION: &str = "k3v9-1";
 
 fn refusal(bench: &Bench, place: usize) -> String {
     bench.server(place).status()["sync"]["write_refused"].as_str().unwrap_or_default().to_owned()
@@ -130,9 +131,9 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
             let key = keys[rng.usize(keys.len() / 2..keys.len())].as_str();
             let value: Vec<u8> = bench.redis.ask(&["HGET", key, "value"]);
             let other: Vec<u8> = bench.redis.ask(&["HGET", keys[keys.len() / 3], "value"]);
-            let lie = lie(turn, value, other, [&bombs[turn as usize / 6 % 2], &ones], &mut rng);
-            let known = corrupt(bench);
             let version = format!("lie-{turn}");
+            let lie = lie(turn, &version, value, other, [&bombs[turn as usize / 6 % 2], &ones], &mut rng);
+            let known = corrupt(bench);
             let mut connection = redis::Client::open(bench.redis.url()).unwrap().get_connection().unwrap();
             let mut write = redis::cmd("HSET");
             let _: i64 = write.arg(key).arg("ts").arg(&version).arg("value").arg(&lie).query(&mut connection).unwrap();
@@ -158,8 +159,15 @@ pub fn values_are_lies(rig: &Rig) -> Finding {
     .and(lies_at_the_decoder(rig))
 }
 
-/// One value's bytes, changed in this turn's way.
-fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], rng: &mut fastrand::Rng) -> Vec<u8> {
+/// One value's bytes, changed in this turn's way, to be stored under this version.
+fn lie(
+    turn: u64,
+    version: &str,
+    value: Vec<u8>,
+    other: Vec<u8>,
+    [bomb, ones]: [&[u8]; 2],
+    rng: &mut fastrand::Rng,
+) -> Vec<u8> {
     let mut lie = value;
     match turn % 6 {
         0 => {
@@ -172,7 +180,7 @@ fn lie(turn: u64, value: Vec<u8>, other: Vec<u8>, [bomb, ones]: [&[u8]; 2], rng:
         3 | 4 => {
             let payload = if turn % 6 == 3 { bomb } else { ones };
             lie.splice(HEADER_BYTES.., payload.iter().copied()).for_each(drop);
-            sign(&mut lie);
+            sign(version, &mut lie);
         }
         _ => lie = other,
     }
@@ -188,12 +196,12 @@ fn lies_at_the_decoder(rig: &Rig) -> Finding {
     for token in 0..500_u64 {
         filter.insert(key().fingerprint(&token.to_le_bytes()));
     }
-    let genuine = values.encode(Slot(7), true, &filter);
+    let genuine = values.encode(Slot(7), VERSION, true, &filter);
     let mut found = Finding { in_process: rig.times(100_000), ..Finding::default() };
     let mut rng = fastrand::Rng::with_seed(23);
     for turn in 0..found.in_process {
-        let lie = lie(turn % 3, genuine.clone(), Vec::new(), [&[], &[]], &mut rng);
-        let read = values.decode(Slot(7), &lie);
+        let lie = lie(turn % 3, VERSION, genuine.clone(), Vec::new(), [&[], &[]], &mut rng);
+        let read = values.decode(Slot(7), VERSION, &lie);
         found.check(read.is_err(), || format!("turn {turn}: {} bytes are read as a filter", lie.len()));
     }
     found
@@ -204,10 +212,10 @@ fn key() -> FingerprintKey {
 }
 
 /// Gives a value the proof that a server of the fleet would make.
-fn sign(value: &mut [u8]) {
+fn sign(version: &str, value: &mut [u8]) {
     let generation = u64::from_le_bytes(std::array::from_fn(|byte| value[8 + byte]));
     let shape = Shape::for_capacity(2000, 1e-3).expect("a shape");
-    Values::new(shape, generation, &key()).in_namespace("default").prove(value);
+    Values::new(shape, generation, &key()).in_namespace("default").prove(version, value);
 }
 
 /// The same bytes, repeated.
