@@ -100,8 +100,8 @@ struct Other {
     is_proven: bool,
     /// Whether the last look showed values that were not fetched.
     has_unread: bool,
-    /// Whether the last look hid users of the generation: a value that its servers have written was gone or could not be
-    /// read.
+    /// Whether the last look hid users of the generation: a value that its servers have written was gone or could not
+    /// be read.
     hides_users: bool,
     /// The current minute when a value could be read first.
     settled_in: Option<Slot>,
