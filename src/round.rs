@@ -19,6 +19,8 @@
 //! and never writes. Servers are *wanting* if they have lately
 //! rejected newcomers. `docs/glossary.md` has all words.
 
+mod backoff;
+mod beside;
 mod coverage;
 mod demand;
 #[cfg(test)]

@@ -83,6 +83,8 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/room/nodes.rs",
     "src/room/overrides.rs",
     "src/round.rs",
+    "src/round/backoff.rs",
+    "src/round/beside.rs",
     "src/round/coverage.rs",
     "src/round/demand.rs",
     "src/round/losses.rs",

@@ -15,11 +15,11 @@
 //! The unproven generations together have a second such pause, because somebody could give the same bytes new names all
 //! the time.
 
-use super::servers::ServersBeside;
-use super::{Entry, LookedBeside, OtherGeneration, Stored};
-use crate::bloom::Bloom;
+use super::backoff::Backoff;
+use super::beside::{Beside, LONGEST_PAUSE};
+use super::{LookedBeside, OtherGeneration, Stored};
 use crate::ring::beside::Union;
-use crate::ring::codec::{self, Codec, Decoded};
+use crate::ring::codec::Codec;
 use crate::time::Slot;
 use std::collections::BTreeMap;
 
@@ -29,20 +29,9 @@ const MOST_SETTLED: usize = 2;
 /// The most other generations that one round looks at besides the settled ones.
 const MOST_CANDIDATES: usize = 8;
 
-/// The longest pause of a backoff, as a power of two: 6 stands for 64 rounds. While no value can be read, the first
-/// pause begins after [`PATIENCE`] fetches and takes 2 rounds, the next one 4, and so on.
-const LONGEST_PAUSE: u32 = 6;
-
 /// The longest pause, as a power of two, of the backoff that all generations without proof share. During a pause, the
 /// names of its servers can still prove a generation.
 const LONGEST_PAUSE_OF_ALL: u32 = 4;
-
-/// How many fetches in a row may bring nothing before the backoff begins. A value may be damaged for a moment, and
-/// until the next fetch its users are unknown here.
-const PATIENCE: u32 = 3;
-
-/// How many minutes after its beginning a minute of a live generation must have a value.
-const OVERDUE_MINUTES: usize = 2;
 
 /// How many values of a generation without proof one round tries to read. The first may be damaged.
 const TRIES: u32 = 3;
@@ -50,7 +39,7 @@ const TRIES: u32 = 3;
 /// The server's knowledge of other generations.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Others {
-    generations: BTreeMap<u64, Other>,
+    generations: BTreeMap<u64, Beside>,
     /// The generations that this round has not looked at yet.
     left: Vec<u64>,
     /// What is recorded of the generations that the last look showed.
@@ -80,67 +69,6 @@ struct Shown {
     backoff: Backoff,
 }
 
-/// The pause after fetches that brought nothing.
-#[derive(Default)]
-#[cfg_attr(test, derive(Clone))]
-struct Backoff {
-    /// The number of fetches in a row that brought nothing.
-    fruitless_fetches: u32,
-    /// The number of rounds until the next fetch.
-    pause: u32,
-}
-
-#[derive(Default)]
-#[cfg_attr(test, derive(Clone))]
-struct Other {
-    /// Whether this round asks for it: the look showed it, or it is proven. Its minutes are kept for a window in any
-    /// case.
-    is_asked: bool,
-    /// Whether it belongs to the fleet: one of its names or values had a valid MAC.
-    is_proven: bool,
-    /// Whether the last look showed values that were not fetched.
-    has_unread: bool,
-    /// Whether the last look hid users of the generation: a value that its servers have written was gone or could not
-    /// be read.
-    hides_users: bool,
-    /// The current minute when a value could be read first.
-    settled_in: Option<Slot>,
-    /// The number of values that this round fetched while the generation had no proof.
-    tries: u32,
-    servers: ServersBeside,
-    nodes: u64,
-    wanting: u64,
-    /// The size of its filters, once a value could be read. No value of the generation is larger.
-    filter_bytes: Option<usize>,
-    /// The index of the earlier key that its values were written with; `None` for the current key.
-    earlier_key: Option<usize>,
-    minutes: BTreeMap<Slot, Minute>,
-    /// The minutes that have had values that could not be read, each with the backoff of its fetches. Without a
-    /// backoff, somebody who changes such a value all the time would make every server fetch it in every round.
-    unreadable: BTreeMap<Slot, Backoff>,
-}
-
-/// A minute of another generation.
-#[cfg_attr(test, derive(Clone))]
-struct Minute {
-    /// The entry that was shown last.
-    entry: Entry,
-    /// The union of all its values that could be read.
-    filter: Option<Bloom>,
-    last: Last,
-}
-
-/// The kind of the value that was read last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Last {
-    /// A filter whose writer covered the minute.
-    Covered,
-    /// A filter whose writer did not cover the minute.
-    Uncovered,
-    /// Unreadable: written with another key or in another format, damaged, or too large.
-    Unreadable,
-}
-
 impl Others {
     pub(super) fn new() -> Self {
         // The unions reported by an earlier `Round` are outdated.
@@ -164,19 +92,16 @@ impl Others {
         slots.last().inspect(|&&oldest| self.forget_before(oldest));
         let is_shown = |generation: &u64| shown.iter().any(|other| other.generation == *generation);
         self.generations.retain(|generation, other| {
-            is_shown(generation) || !other.minutes.is_empty() || other.is_proven && other.nodes > 0
+            is_shown(generation) || other.has_minutes() || other.is_proven && other.nodes > 0
         });
-        for other in self.generations.values_mut() {
-            (other.is_asked, other.nodes, other.wanting, other.tries) = (other.is_proven, 0, 0, 0);
-        }
+        self.generations.values_mut().for_each(Beside::begin_round);
         self.rounds += 1;
         self.shown.retain(|generation, _| is_shown(generation));
         for other in shown {
             self.shown.entry(other.generation).or_insert(Shown { since: self.rounds, ..Shown::default() });
         }
-        let unreadable = self.generations.values_mut().flat_map(|other| other.unreadable.values_mut());
         let doubted = self.shown.values_mut().map(|shown| &mut shown.backoff);
-        doubted.chain(unreadable).chain([&mut self.all_doubted]).for_each(Backoff::begin_round);
+        doubted.chain([&mut self.all_doubted]).for_each(Backoff::begin_round);
         self.make_room();
         // The generation that has been shown for longest comes first. So made-up names that are ever new keep no other
         // generation waiting.
@@ -230,23 +155,17 @@ impl Others {
     /// Drops the minutes before `oldest`, the first one of the window.
     pub(super) fn forget_before(&mut self, oldest: Slot) {
         for other in self.generations.values_mut() {
-            other.unreadable.retain(|&slot, _| slot >= oldest);
-            let staying = other.minutes.split_off(&oldest);
-            self.has_changed |= !std::mem::replace(&mut other.minutes, staying).is_empty();
+            self.has_changed |= other.forget_before(oldest);
         }
     }
 
-    fn asked(&self) -> impl Iterator<Item = (&u64, &Other)> {
+    fn asked(&self) -> impl Iterator<Item = (&u64, &Beside)> {
         self.generations.iter().filter(|(_, other)| other.is_asked)
     }
 
     /// Renumbers all minutes after the store's clock jumped back by `back` minutes.
     pub(super) fn go_back(&mut self, back: u64) {
-        for other in self.generations.values_mut() {
-            other.unreadable.clear();
-            let minutes = std::mem::take(&mut other.minutes);
-            other.minutes = minutes.into_iter().map(|(slot, minute)| (slot.minus(back), minute)).collect();
-        }
+        self.generations.values_mut().for_each(|other| other.go_back(back));
         self.has_changed = true;
     }
 
@@ -283,40 +202,13 @@ impl Others {
         let is_full = self.settled() >= MOST_SETTLED;
         let Some(other) = self.generations.get_mut(&generation) else { return Vec::new() };
         let has_room = !is_full || other.is_settled();
-        let macs: Vec<_> = codec.macs_of(generation).collect();
-        other.nodes = other.servers.read(&looked.writers, &macs);
-        other.wanting = looked.wanting.min(other.nodes);
-        other.is_proven |= other.nodes > 0;
+        other.count_servers(&looked, &codec.macs_of(generation).collect::<Vec<_>>());
         let is_doubted = self.shown.get_mut(&generation).is_some_and(|shown| {
             shown.was_looked_at = true;
             !shown.backoff.is_over()
         });
-        let is_asked = has_room && (other.is_proven || !is_doubted && self.all_doubted.is_over());
-        let most_bytes = other.filter_bytes.map_or(most_bytes, |bytes| most_bytes.min(codec::most_bytes(bytes)));
-        let is_live = other.nodes > 0 && other.is_settled();
-        (other.has_unread, other.hides_users) = (false, false);
-        let mut unread = Vec::new();
-        for (place, (&slot, entry)) in slots.iter().zip(looked.minutes).enumerate() {
-            let Some(entry) = entry else {
-                // Live servers publish each minute, also one without users, soon after it has ended.
-                let is_overdue = place >= OVERDUE_MINUTES && other.settled_in.is_some_and(|since| since < slot);
-                other.hides_users |= is_live && (is_overdue || other.minutes.contains_key(&slot));
-                continue;
-            };
-            if other.minutes.get(&slot).is_some_and(|known| known.entry == entry) {
-                continue;
-            }
-            if entry.bytes > most_bytes {
-                other.hides_users |= is_live;
-                other.note(slot, entry, None);
-            } else if is_asked && other.unreadable.get(&slot).is_none_or(Backoff::is_over) {
-                unread.push((slot, entry.bytes));
-            } else {
-                other.hides_users |= is_live;
-                other.has_unread = true;
-            }
-        }
-        unread
+        let may_fetch = has_room && (other.is_proven || !is_doubted && self.all_doubted.is_over());
+        other.look(slots, looked.minutes, most_bytes, may_fetch)
     }
 
     /// Returns whether this generation is proven to belong to the fleet.
@@ -336,27 +228,7 @@ impl Others {
     pub(super) fn read(&mut self, generation: u64, asked: &[(Slot, usize)], stored: Vec<Stored>, codec: &Codec) {
         let Some(other) = self.generations.get_mut(&generation) else { return };
         let was_proven = other.is_proven;
-        let current = asked.iter().map(|(slot, _)| *slot).max().unwrap_or(Slot(0));
-        for Stored { slot, version, value } in stored {
-            let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
-            // The size is the one that the looks show, because an invalid value arrives without its bytes.
-            let entry = Entry { version, bytes };
-            let decoded = codec.decode_beside(generation, slot, &entry.version.0, &value);
-            self.has_changed |= decoded.is_ok();
-            other.is_proven |= decoded.is_ok();
-            if let Ok((Decoded { filter, .. }, _)) = &decoded {
-                other.filter_bytes = Some(filter.shape().bytes());
-                other.settled_in = other.settled_in.or(Some(current));
-            } else {
-                other.hides_users |= other.nodes > 0 && other.is_settled();
-                other.unreadable.entry(slot).or_default().fail(LONGEST_PAUSE);
-            }
-            let decoded = decoded.ok().map(|(decoded, earlier_key)| {
-                other.earlier_key = earlier_key;
-                decoded
-            });
-            other.note(slot, entry, decoded);
-        }
+        self.has_changed |= other.read(generation, asked, stored, codec);
         if other.is_proven {
             if let Some(shown) = self.shown.get_mut(&generation) {
                 shown.backoff = Backoff::default();
@@ -383,11 +255,7 @@ impl Others {
 
     /// Returns the generations whose users are all known here: every value was read, and its writer covered the minute.
     pub(super) fn known(&self) -> Vec<u64> {
-        let is_known = |other: &Other| {
-            let mut minutes = other.minutes.values();
-            !other.has_unread && !other.minutes.is_empty() && minutes.all(|minute| minute.last == Last::Covered)
-        };
-        self.asked().filter(|(_, other)| is_known(other)).map(|(&generation, _)| generation).collect()
+        self.asked().filter(|(_, other)| other.is_known()).map(|(&generation, _)| generation).collect()
     }
 
     /// Returns whether there may be active users of other generations whom this server does not know.
@@ -404,9 +272,8 @@ impl Others {
     /// Returns the number of servers of other generations that share the room, and how many of them reject newcomers.
     /// Only generations that can read each other share it.
     pub(super) fn nodes(&self) -> (u64, u64) {
-        let is_readable =
-            |other: &&Other| other.is_settled() || other.minutes.values().all(|minute| minute.last != Last::Unreadable);
-        self.generations.values().filter(is_readable).fold((0, 0), |(nodes, wanting): (u64, u64), other| {
+        let sharing = self.generations.values().filter(|other| other.shares_room());
+        sharing.fold((0, 0), |(nodes, wanting): (u64, u64), other| {
             (nodes.saturating_add(other.nodes), wanting.saturating_add(other.wanting))
         })
     }
@@ -419,7 +286,7 @@ impl Others {
 
     /// Returns the union of each generation's minutes, if any has changed since the last call.
     pub(super) fn changed_unions(&mut self) -> Option<Vec<Union>> {
-        std::mem::take(&mut self.has_changed).then(|| self.generations.values().filter_map(Other::union).collect())
+        std::mem::take(&mut self.has_changed).then(|| self.generations.values().filter_map(Beside::union).collect())
     }
 
     /// Marks the unions as changed, because those last returned may have been lost.
@@ -428,71 +295,13 @@ impl Others {
     }
 }
 
-impl Backoff {
-    fn fail(&mut self, longest: u32) {
-        self.fruitless_fetches = self.fruitless_fetches.saturating_add(1);
-        let doublings = self.fruitless_fetches.saturating_sub(PATIENCE - 1).min(longest);
-        self.pause = if doublings > 0 { 1 << doublings } else { 0 };
-    }
-
-    fn begin_round(&mut self) {
-        self.pause = self.pause.saturating_sub(1);
-    }
-
-    fn is_over(&self) -> bool {
-        self.pause == 0
-    }
-
-    fn has_begun(&self) -> bool {
-        self.fruitless_fetches >= PATIENCE
-    }
-}
-
-impl Other {
-    /// Returns whether users of the generation are known. Such a generation keeps its place until they have left.
-    fn is_settled(&self) -> bool {
-        self.minutes.values().any(|minute| minute.filter.is_some())
-    }
-
-    /// Notes a value of a minute; `decoded` is `None` if it could not be read.
-    fn note(&mut self, slot: Slot, entry: Entry, decoded: Option<Decoded>) {
-        let last = match &decoded {
-            Some(Decoded { covered: true, .. }) => Last::Covered,
-            Some(_) => Last::Uncovered,
-            None => Last::Unreadable,
-        };
-        let before = self.minutes.remove(&slot).and_then(|minute| minute.filter);
-        let filters = before.into_iter().chain(decoded.map(|decoded| decoded.filter));
-        self.minutes.insert(slot, Minute { entry, filter: filters.reduce(united), last });
-    }
-
-    fn union(&self) -> Option<Union> {
-        let mut filters = self.minutes.iter().filter_map(|(slot, minute)| Some((*slot, minute.filter.as_ref()?)));
-        let (first, filter) = filters.next()?;
-        let (mut newest, mut union) = (first, filter.clone());
-        for (slot, filter) in filters {
-            (newest, union) = (slot, united(union, filter));
-        }
-        Some(Union { filter: union, earlier_key: self.earlier_key, newest })
-    }
-}
-
-/// Unites two filters. A filter of another shape does not belong to the generation and is ignored.
-fn united(mut union: Bloom, filter: impl std::borrow::Borrow<Bloom>) -> Bloom {
-    let filter = filter.borrow();
-    if union.shape() == filter.shape() {
-        union.union(filter);
-    }
-    union
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bloom::Shape;
+    use crate::bloom::{Bloom, Shape};
     use crate::fingerprint::{Fingerprint, FingerprintKey};
-    use crate::round::Version;
     use crate::round::servers::proven_name;
+    use crate::round::{Entry, Version};
 
     const OTHER: u64 = 7;
     const SLOTS: [Slot; 3] = [Slot(102), Slot(101), Slot(100)];

@@ -1,0 +1,216 @@
+//! What this server knows of one other generation: its servers, and the filters of its minutes.
+
+use super::backoff::Backoff;
+use super::servers::ServersBeside;
+use super::{Entry, LookedBeside, Stored};
+use crate::bloom::Bloom;
+use crate::fleet_mac::FleetMac;
+use crate::ring::beside::Union;
+use crate::ring::codec::{self, Codec, Decoded};
+use crate::time::Slot;
+use std::collections::BTreeMap;
+
+/// The longest pause of a backoff, as a power of two: 6 stands for 64 rounds. While no value can be read, the first
+/// pause begins after [`PATIENCE`] fetches and takes 2 rounds, the next one 4, and so on.
+pub(super) const LONGEST_PAUSE: u32 = 6;
+
+/// How many minutes after its beginning a minute of a live generation must have a value.
+const OVERDUE_MINUTES: usize = 2;
+
+#[derive(Default)]
+#[cfg_attr(test, derive(Clone))]
+pub(super) struct Beside {
+    /// Whether this round asks for it: the look showed it, or it is proven. Its minutes are kept for a window in any
+    /// case.
+    pub(super) is_asked: bool,
+    /// Whether it belongs to the fleet: one of its names or values had a valid MAC.
+    pub(super) is_proven: bool,
+    /// Whether the last look showed values that were not fetched.
+    pub(super) has_unread: bool,
+    /// Whether the last look hid users of the generation: a value that its servers have written was gone or could not
+    /// be read.
+    pub(super) hides_users: bool,
+    /// The current minute when a value could be read first.
+    settled_in: Option<Slot>,
+    /// The number of values that this round fetched while the generation had no proof.
+    pub(super) tries: u32,
+    pub(super) servers: ServersBeside,
+    pub(super) nodes: u64,
+    pub(super) wanting: u64,
+    /// The size of its filters, once a value could be read. No value of the generation is larger.
+    filter_bytes: Option<usize>,
+    /// The index of the earlier key that its values were written with; `None` for the current key.
+    pub(super) earlier_key: Option<usize>,
+    minutes: BTreeMap<Slot, Minute>,
+    /// The minutes that have had values that could not be read, each with the backoff of its fetches. Without a
+    /// backoff, somebody who changes such a value all the time would make every server fetch it in every round.
+    unreadable: BTreeMap<Slot, Backoff>,
+}
+
+/// A minute of another generation.
+#[cfg_attr(test, derive(Clone))]
+struct Minute {
+    /// The entry that was shown last.
+    entry: Entry,
+    /// The union of all its values that could be read.
+    filter: Option<Bloom>,
+    last: Last,
+}
+
+/// The kind of the value that was read last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// A filter whose writer covered the minute.
+    Covered,
+    /// A filter whose writer did not cover the minute.
+    Uncovered,
+    /// Unreadable: written with another key or in another format, damaged, or too large.
+    Unreadable,
+}
+
+impl Beside {
+    /// Notes that a round begins. A proven generation is asked for, whether the look shows it or not.
+    pub(super) fn begin_round(&mut self) {
+        (self.is_asked, self.nodes, self.wanting, self.tries) = (self.is_proven, 0, 0, 0);
+        self.unreadable.values_mut().for_each(Backoff::begin_round);
+    }
+
+    /// Drops the minutes before `oldest`. Returns whether there were any.
+    pub(super) fn forget_before(&mut self, oldest: Slot) -> bool {
+        self.unreadable.retain(|&slot, _| slot >= oldest);
+        let staying = self.minutes.split_off(&oldest);
+        !std::mem::replace(&mut self.minutes, staying).is_empty()
+    }
+
+    /// Renumbers all minutes after the store's clock jumped back by `back` minutes.
+    pub(super) fn go_back(&mut self, back: u64) {
+        self.unreadable.clear();
+        let minutes = std::mem::take(&mut self.minutes);
+        self.minutes = minutes.into_iter().map(|(slot, minute)| (slot.minus(back), minute)).collect();
+    }
+
+    /// Returns whether any minute is known.
+    pub(super) fn has_minutes(&self) -> bool {
+        !self.minutes.is_empty()
+    }
+
+    /// Counts the servers by their proven names. A proven name proves the generation.
+    pub(super) fn count_servers(&mut self, looked: &LookedBeside, macs: &[FleetMac]) {
+        self.nodes = self.servers.read(&looked.writers, macs);
+        self.wanting = looked.wanting.min(self.nodes);
+        self.is_proven |= self.nodes > 0;
+    }
+
+    /// Takes in the shown minutes `slots`. Returns those whose values are to be fetched, with their sizes: none if
+    /// `may_fetch` is false, and none of more than `most_bytes`.
+    pub(super) fn look(
+        &mut self,
+        slots: &[Slot],
+        minutes: Vec<Option<Entry>>,
+        most_bytes: usize,
+        may_fetch: bool,
+    ) -> Vec<(Slot, usize)> {
+        let most_bytes = self.filter_bytes.map_or(most_bytes, |bytes| most_bytes.min(codec::most_bytes(bytes)));
+        let is_live = self.nodes > 0 && self.is_settled();
+        (self.has_unread, self.hides_users) = (false, false);
+        let mut unread = Vec::new();
+        for (place, (&slot, entry)) in slots.iter().zip(minutes).enumerate() {
+            let Some(entry) = entry else {
+                // Live servers publish each minute, also one without users, soon after it has ended.
+                let is_overdue = place >= OVERDUE_MINUTES && self.settled_in.is_some_and(|since| since < slot);
+                self.hides_users |= is_live && (is_overdue || self.minutes.contains_key(&slot));
+                continue;
+            };
+            if self.minutes.get(&slot).is_some_and(|known| known.entry == entry) {
+                continue;
+            }
+            if entry.bytes > most_bytes {
+                self.hides_users |= is_live;
+                self.note(slot, entry, None);
+            } else if may_fetch && self.unreadable.get(&slot).is_none_or(Backoff::is_over) {
+                unread.push((slot, entry.bytes));
+            } else {
+                self.hides_users |= is_live;
+                self.has_unread = true;
+            }
+        }
+        unread
+    }
+
+    /// Takes in fetched values of `generation`. `asked` holds the requested minutes with the sizes that were shown.
+    /// Returns whether any could be read.
+    pub(super) fn read(
+        &mut self,
+        generation: u64,
+        asked: &[(Slot, usize)],
+        stored: Vec<Stored>,
+        codec: &Codec,
+    ) -> bool {
+        let mut were_read = false;
+        let current = asked.iter().map(|(slot, _)| *slot).max();
+        for Stored { slot, version, value } in stored {
+            let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
+            // The size is the one that the looks show, because an invalid value arrives without its bytes.
+            let entry = Entry { version, bytes };
+            let Ok((decoded, earlier_key)) = codec.decode_beside(generation, slot, &entry.version.0, &value) else {
+                self.hides_users |= self.nodes > 0 && self.is_settled();
+                self.unreadable.entry(slot).or_default().fail(LONGEST_PAUSE);
+                self.note(slot, entry, None);
+                continue;
+            };
+            (were_read, self.is_proven, self.earlier_key) = (true, true, earlier_key);
+            self.filter_bytes = Some(decoded.filter.shape().bytes());
+            self.settled_in = self.settled_in.or(current);
+            self.note(slot, entry, Some(decoded));
+        }
+        were_read
+    }
+
+    /// Returns whether its users are all known: every value was read, and its writer covered the minute.
+    pub(super) fn is_known(&self) -> bool {
+        let mut minutes = self.minutes.values();
+        !self.has_unread && !self.minutes.is_empty() && minutes.all(|minute| minute.last == Last::Covered)
+    }
+
+    /// Returns whether its servers share the room with this one: the two sides can read each other.
+    pub(super) fn shares_room(&self) -> bool {
+        self.is_settled() || self.minutes.values().all(|minute| minute.last != Last::Unreadable)
+    }
+
+    /// Returns whether users of the generation are known. Such a generation keeps its place until they have left.
+    pub(super) fn is_settled(&self) -> bool {
+        self.minutes.values().any(|minute| minute.filter.is_some())
+    }
+
+    /// Notes a value of a minute; `decoded` is `None` if it could not be read.
+    fn note(&mut self, slot: Slot, entry: Entry, decoded: Option<Decoded>) {
+        let last = match &decoded {
+            Some(Decoded { covered: true, .. }) => Last::Covered,
+            Some(_) => Last::Uncovered,
+            None => Last::Unreadable,
+        };
+        let before = self.minutes.remove(&slot).and_then(|minute| minute.filter);
+        let filters = before.into_iter().chain(decoded.map(|decoded| decoded.filter));
+        self.minutes.insert(slot, Minute { entry, filter: filters.reduce(united), last });
+    }
+
+    /// Returns the union of its minutes; `None` if no value could be read.
+    pub(super) fn union(&self) -> Option<Union> {
+        let mut filters = self.minutes.iter().filter_map(|(slot, minute)| Some((*slot, minute.filter.as_ref()?)));
+        let (first, filter) = filters.next()?;
+        let (mut newest, mut union) = (first, filter.clone());
+        for (slot, filter) in filters {
+            (newest, union) = (slot, united(union, filter));
+        }
+        Some(Union { filter: union, earlier_key: self.earlier_key, newest })
+    }
+}
+
+/// Unites two filters. A filter of another shape does not belong to the generation and is ignored.
+fn united(mut union: Bloom, filter: impl std::borrow::Borrow<Bloom>) -> Bloom {
+    let filter = filter.borrow();
+    if union.shape() == filter.shape() {
+        union.union(filter);
+    }
+    union
+}
