@@ -8,12 +8,14 @@
 //! have other numbers and are not found.
 //!
 //! Anybody who can write to the store can forge generations. A generation is *proven* if the name of one of its servers
-//! or one of its values has a valid MAC. This server reads two generations at a time, and replaces unproven ones by
-//! those that wait, so forged generations cannot hide a real one. It keeps asking for a proven one that the store no
-//! longer shows. It fetches the values of an unproven generation one at a time, at most three per round. If the fetches
-//! of three rounds in a row bring no valid MAC, it fetches no values of that generation for a growing number of rounds.
-//! The unproven generations together have a second such pause, because somebody could give the same bytes new names all
-//! the time.
+//! or one of its values has a valid MAC, and *settled* while users of it are known. At most two settled generations are
+//! kept, until their users have left the window. All others that the store shows are *candidates*: a round looks at
+//! eight of them, those that have waited for longest first. So forged generations cannot keep a real one waiting. A
+//! proven generation is asked for even if the store no longer shows it.
+//!
+//! The values of an unproven generation are fetched one at a time, at most three per round. If the fetches of three
+//! rounds bring no valid MAC, the generation's values are not fetched for a growing number of rounds. The unproven
+//! generations together have a second such pause, because somebody could give the same bytes new names all the time.
 
 use super::backoff::Backoff;
 use super::beside::{Beside, LONGEST_PAUSE};
