@@ -1,4 +1,6 @@
--- Reads the servers of another generation, and the versions of its minutes. Writes nothing.
+-- Reads the servers of another generation, and the versions of its minutes. Deletes what its own servers delete, too:
+-- records with times to come, which no server has written. After the generation's servers have stopped, such records
+-- would make a server look alive for as long as somebody has written once.
 --
 -- KEYS[1] nodes: sorted set, "writer id, space, name for people" by ms of their last look
 -- KEYS[2] wanting: sorted set, writer ids by ms of the last look in which they reported rejected newcomers
@@ -13,6 +15,9 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local dead = string.format('(%.0f', now - ARGV[1])
 local now_ms = string.format('%.0f', now)
+for key = 1, 2 do
+  redis.pcall('ZREMRANGEBYSCORE', KEYS[key], '(' .. now_ms, '+inf')
+end
 local answer = { read('ZCOUNT', KEYS[2], dead, now_ms) }
 for key = 3, #KEYS do
   local ts, size = version_of(KEYS[key], redis.call('TYPE', KEYS[key]).ok)

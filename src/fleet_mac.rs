@@ -24,6 +24,8 @@ pub(crate) enum Purpose {
     Writer = 3,
     /// An entry of a news log.
     News = 4,
+    /// The name of a news log.
+    LogName = 5,
 }
 
 /// Makes and verifies MACs.

@@ -334,8 +334,10 @@ impl Room {
         let overdue = renewal.unpublished.saturating_sub(self.newcomers_before_read);
         self.nodes = if overdue > 0 { nodes.max(self.nodes) } else { nodes };
         let is_covered = renewal.covered && !fleet.may_miss_generations;
-        let foreign_users = fleet.has_unknown_generation && !fleet.may_miss_generations;
-        self.budget.succeed(is_covered, foreign_users, fleet.random);
+        self.budget.succeed(is_covered, fleet.has_unknown_generation, fleet.random);
+        if fleet.may_miss_generations {
+            self.budget.miss_generations();
+        }
         if !self.budget.has_settled() {
             return;
         }

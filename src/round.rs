@@ -370,6 +370,9 @@ impl Round {
         failpoints::at("round-look");
         self.started = now;
         self.losses.begin();
+        if self.news.has_refused() {
+            self.losses.note();
+        }
         self.conflict = false;
         self.others_failed = None;
         self.figures.lock().rounds += 1;

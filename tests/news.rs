@@ -103,7 +103,7 @@ impl<S: FilterStore> Node<S> {
 }
 
 fn unread(slot: Slot) -> LogRequest {
-    LogRequest { slot, id: [9; 16], read_to: 16, last_read: [0; 8], entry: Vec::new(), keep_for: 180 * SECOND }
+    LogRequest { slot, name: 0, id: [9; 16], read_to: 16, last_read: [0; 8], entry: Vec::new(), keep_for: 180 * SECOND }
 }
 
 /// Two servers that have joined a fleet, and have begun to keep what they record.
@@ -190,6 +190,8 @@ async fn news_in_redis() {
     let logs: Vec<String> = redis.ask(&["KEYS", "*:news:*"]);
     assert!(!logs.is_empty());
     for log in logs {
+        // Nobody without the fleet's key can create the logs of minutes to come.
+        assert_eq!(log.rsplit(':').next().map(str::len), Some(16), "{log}");
         let left: i64 = redis.ask(&["PTTL", &log]);
         assert!((120_000..=180_000).contains(&left), "{log}: {left} ms");
     }
@@ -231,6 +233,7 @@ async fn redis_and_memory_have_the_same_logs() {
             let length = rng.usize(0..40) * usize::from(rng.u8(..) < 128);
             LogRequest {
                 slot,
+                name: 0,
                 id: *rng.choice(&ids).unwrap(),
                 read_to: if rng.u8(..) < 20 { rng.u64(..100_000) } else { *rng.choice(&lengths).unwrap() },
                 last_read: [rng.u8(..3); 8],

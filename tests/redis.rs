@@ -623,6 +623,30 @@ async fn a_list_of_generations_that_somebody_changes_is_noticed() {
     assert_eq!(look().await, (true, true));
 }
 
+/// Somebody may write once that a stopped server of another generation looks for hours to come.
+#[tokio::test]
+async fn servers_of_another_generation_do_not_look_in_the_future() {
+    let redis = Redis::start();
+    let writer = Writer::new(&redis.url(), "one", SMALL);
+    let look = || async {
+        let request = Request::LookBeside { generation: 2, slots: vec![MINUTE], names: 64 };
+        match writer.ask(request).await.unwrap() {
+            Reply::LookedBeside(looked) => (looked.writers.len(), looked.wanting),
+            other => panic!("{other:?}"),
+        }
+    };
+    let now: (u64, u64) = redis.ask(&["TIME"]);
+    for ahead in 0..100 {
+        let at = (1000 * (now.0 + 2 * ahead)).to_string();
+        let _: i64 = redis.ask(&["ZADD", "headcount:{default}:0000000000000002:nodes", &at, &format!("a {ahead}")]);
+        let _: i64 = redis.ask(&["ZADD", "headcount:{default}:0000000000000002:wanting", &at, &format!("w{ahead}")]);
+    }
+    let (writers, wanting) = look().await;
+    assert!((1..=2).contains(&writers) && (1..=2).contains(&wanting), "{writers} {wanting}");
+    let left: u64 = redis.ask(&["ZCARD", "headcount:{default}:0000000000000002:nodes"]);
+    assert_eq!(left, writers as u64, "the others are gone for good");
+}
+
 /// Servers write generations as sixteen lower-case digits. With upper-case ones, our own would look like another one.
 #[tokio::test]
 async fn a_generation_in_upper_case_is_ignored() {

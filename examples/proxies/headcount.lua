@@ -46,6 +46,7 @@ core.register_action("headcount", { "http-req" }, function(txn)
     end
     headers["x-original-method"] = { txn.sf:method() }
     headers["x-original-uri"] = { txn.sf:pathq() }
+    headers["x-original-upgrade"] = asked["upgrade"] and { "yes" } or nil
     headers["x-forwarded-for"] = { txn.sf:src() }
     headers["x-forwarded-proto"] = { txn.sf:ssl_fc() == "1" and "https" or "http" }
 

@@ -110,11 +110,13 @@ impl Routes {
     /// this class, too, because PHP frameworks serve `/play` for `/static/index.php/play`. The exception is a path that
     /// an exact rule names.
     ///
-    /// `exempt_paths` exempts only requests that read (`GET`, `HEAD`, `OPTIONS`). Some frameworks run a function that a
-    /// header or the body of a `POST` names, whatever the path is.
-    pub(crate) fn class(&self, method: &Method, path: Option<&str>) -> RouteClass {
+    /// `exempt_paths` exempts only requests that read: `GET`, `HEAD` and `OPTIONS`, and none that `upgrades` to another
+    /// protocol. Some frameworks run a function that a header or the body of a `POST` names, whatever the path is. Many
+    /// WebSocket servers do not look at the path either.
+    pub(crate) fn class(&self, method: &Method, upgrades: bool, path: Option<&str>) -> RouteClass {
         let Some(path_and_query) = path else { return RouteClass::Admit };
-        let rules = Rules { routes: self, reads: matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) };
+        let reads = !upgrades && matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let rules = Rules { routes: self, reads };
         let in_query = paths::path_in_query(path_and_query).map(|in_query| rules.class_of_path(in_query));
         let class = rules.class_of_path(paths::without_query(path_and_query));
         in_query.map_or(class, |in_query| class.stricter(in_query))
@@ -196,9 +198,9 @@ mod tests {
             ("/healthz", RouteClass::Exempt),
             ("/play", RouteClass::Admit),
         ] {
-            assert_eq!(routes.class(&Method::GET, Some(path)), class, "{path}");
+            assert_eq!(routes.class(&Method::GET, false, Some(path)), class, "{path}");
         }
-        assert_eq!(routes.class(&Method::GET, None), RouteClass::Admit);
+        assert_eq!(routes.class(&Method::GET, false, None), RouteClass::Admit);
     }
 
     #[test]
@@ -215,8 +217,10 @@ mod tests {
             ),
         ] {
             let paths = ["/healthz", "/static/a.js", "/status", "/webhook"];
-            assert_eq!(paths.map(|path| routes.class(&method, Some(path))), classes, "{method}");
+            assert_eq!(paths.map(|path| routes.class(&method, false, Some(path))), classes, "{method}");
         }
+        let of_web_socket = ["/healthz", "/webhook"].map(|path| routes.class(&Method::GET, true, Some(path)));
+        assert_eq!(of_web_socket, [RouteClass::Admit, RouteClass::Exempt]);
     }
 
     #[test]
@@ -265,7 +269,7 @@ mod tests {
             ("/static/%c0%ae%c0%ae/play", RouteClass::Admit),
             ("/static/\u{ff0e}\u{ff0e}/play", RouteClass::Admit),
         ] {
-            assert_eq!(routes.class(&Method::GET, Some(path)), class, "{path}");
+            assert_eq!(routes.class(&Method::GET, false, Some(path)), class, "{path}");
         }
     }
 

@@ -132,7 +132,7 @@ impl Headcount {
         if info.is_preflight() && self.shown_token(info.headers) == Ok(None) {
             return RouteClass::Exempt;
         }
-        self.settings().routes.class(info.method, info.path)
+        self.settings().routes.class(info.method, info.upgrades, info.path)
     }
 
     /// Returns whether the judgement depends on the caller.

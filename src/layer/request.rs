@@ -13,6 +13,8 @@ use std::sync::OnceLock;
 /// The request that a decision is about: one that arrives here, or one that a proxy describes.
 pub(crate) struct RequestInfo<'r> {
     pub(crate) method: &'r Method,
+    /// Whether the request asks for another protocol, such as a WebSocket.
+    pub(crate) upgrades: bool,
     /// With or without a query; `None` if it is not known.
     pub(crate) path: Option<&'r str>,
     /// The path as backends could read it, once it was needed.
@@ -35,6 +37,7 @@ impl<'r> RequestInfo<'r> {
         let is_https = uri.scheme() == Some(&Scheme::HTTPS);
         Self {
             method,
+            upgrades: headers.contains_key(UPGRADE),
             path: Some(uri.path()),
             readings: OnceLock::new(),
             headers,
@@ -62,7 +65,7 @@ impl<'r> RequestInfo<'r> {
             && !has(AUTHORIZATION)
             && !has(COOKIE)
             && !has(TRANSFER_ENCODING)
-            && !has(UPGRADE)
+            && !self.upgrades
             && self.headers.get_all(CONTENT_LENGTH).iter().all(|length| length == "0")
     }
 }

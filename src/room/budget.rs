@@ -45,6 +45,8 @@ pub(super) struct Budget {
     without_store: bool,
     /// Whether there may be active users of another generation whom this server does not know.
     foreign_users: bool,
+    /// Whether the store may hide other generations.
+    misses_generations: bool,
 }
 
 impl Budget {
@@ -60,7 +62,8 @@ impl Budget {
     /// whether there may be active users of another generation whom it does not know. `rounding` is a random number
     /// from 0 to 1.
     pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, rounding: f64) {
-        (self.without_store, self.foreign_users, self.rounding) = (false, foreign_users, rounding);
+        (self.without_store, self.misses_generations) = (false, false);
+        (self.foreign_users, self.rounding) = (foreign_users, rounding);
         self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
         self.unread_by_others.rotate_right(1);
         self.unread_by_others[0] = 0;
@@ -69,6 +72,12 @@ impl Budget {
             self.admitted = 0;
             self.unread_by_others = Default::default();
         }
+    }
+
+    /// Records that the store may hide other generations from the round that has just succeeded. Then a server that has
+    /// not known everybody is bound twice: by what it admits uninformed, and by the room that it sees.
+    pub(super) fn miss_generations(&mut self) {
+        self.misses_generations = true;
     }
 
     /// Records that a round has read everything, but the store refused its writes.
@@ -108,14 +117,19 @@ impl Budget {
 
     /// Returns whether the budget allows one more newcomer. Held seats count as used.
     pub(super) fn is_left(&self, occupancy: Occupancy) -> bool {
-        if self.has_known || (self.foreign_users && self.has_settled()) {
+        let sees_room = self.has_known || self.has_settled() && (self.foreign_users || self.misses_generations);
+        let is_informed = self.has_known || !self.misses_generations;
+        if sees_room {
             let own: u64 = self.unread_by_others.iter().sum();
             let others = occupancy.nodes.saturating_sub(1) as f64;
             let left = occupancy.max_active_users as f64
                 - occupancy.active_users
                 - occupancy.held as f64
                 - others * own as f64;
-            return left >= 1.0 + others * self.rounding;
+            let is_room = left >= 1.0 + others * self.rounding;
+            if is_informed || !is_room {
+                return is_room;
+            }
         }
         let mut most = (occupancy.max_active_users / ONE_PART_OF_X_WHILE_UNINFORMED).max(LEAST_WHILE_UNINFORMED);
         if self.without_store {
@@ -170,6 +184,18 @@ mod tests {
         (0..3).for_each(|_| budget.succeed(false, false, 0.0));
         assert_eq!(admitted(&mut budget, 0.0), 0, "a round that leaves minutes uncovered adds nothing to the budget");
         assert!(budget.has_settled() && !budget.knows_everybody());
+    }
+
+    #[test]
+    fn a_server_that_may_miss_generations_is_bound_by_the_room_as_well() {
+        for (active_users, most) in [(0.0, 20), (1995.0, 2), (2000.0, 0), (3000.0, 0)] {
+            let mut budget = Budget::default();
+            for _ in 0..3 {
+                budget.succeed(false, true, 0.0);
+                budget.miss_generations();
+            }
+            assert_eq!(admitted(&mut budget, active_users), most, "{active_users}");
+        }
     }
 
     #[test]

@@ -121,7 +121,8 @@ impl Beside {
                 self.hides_users |= is_live && (is_overdue || self.minutes.contains_key(&slot));
                 continue;
             };
-            if self.minutes.get(&slot).is_some_and(|known| known.entry == entry) {
+            if let Some(known) = self.minutes.get(&slot).filter(|known| known.entry == entry) {
+                self.hides_users |= is_live && known.last == Last::Unreadable;
                 continue;
             }
             if entry.bytes > most_bytes {

@@ -181,6 +181,7 @@ pub const LOG_ID_BYTES: usize = 16;
 /// };
 /// let unread = LogRequest {
 ///     slot: Slot(30_000_000),
+///     name: 0,
 ///     id: [7; 16],
 ///     read_to: 16,
 ///     last_read: [0; 8],
@@ -202,6 +203,9 @@ pub const LOG_ID_BYTES: usize = 16;
 pub struct LogRequest {
     /// The minute.
     pub slot: Slot,
+    /// A part of the log's name that only servers of the fleet know before the log exists. Otherwise somebody could
+    /// create the logs of minutes to come, and spoil them.
+    pub name: u64,
     /// The identity of the log that this server has read. If it has read none: a random identity, which the store uses
     /// if it has to create the log.
     pub id: [u8; LOG_ID_BYTES],

@@ -10,6 +10,7 @@
 use super::{LOG_ID_BYTES, LogPart, LogRequest, MOST_NEWS_BYTES, Reply, Request, Round};
 use crate::config::NewsEvery;
 use crate::fingerprint::Fingerprint;
+use crate::fleet_mac::{FleetMac, Purpose};
 use crate::headcount::CORRUPT_NEWS;
 use crate::ring::news::{MOST_FINGERPRINTS, NewsError, decode, encode};
 use crate::room::FleetLink;
@@ -79,7 +80,18 @@ struct Sent {
     entry: Vec<u8>,
 }
 
+/// Returns the secret part of the name of a minute's log.
+fn log_name(slot: Slot, mac: &FleetMac) -> u64 {
+    let [name @ .., _, _, _, _, _, _, _, _] = mac.sign(Purpose::LogName, &[&slot.0.to_le_bytes()]);
+    u64::from_le_bytes(name)
+}
+
 impl News {
+    /// Returns whether a log is invalid that this server would write and read.
+    pub(super) fn has_refused(&self) -> bool {
+        self.logs.values().any(|log| log.is_refused)
+    }
+
     pub(super) fn new(seed: u64) -> Self {
         Self { logs: BTreeMap::new(), in_flight: Vec::new(), rng: fastrand::Rng::with_seed(seed) }
     }
@@ -148,7 +160,8 @@ impl Round {
             if !fingerprints.is_empty() {
                 entry = encode(slot, self.news.rng.u64(..), &fingerprints, self.codec.mac());
             }
-            logs.push(LogRequest { slot, id, read_to, last_read, entry: entry.clone(), keep_for });
+            let name = log_name(slot, self.codec.mac());
+            logs.push(LogRequest { slot, name, id, read_to, last_read, entry: entry.clone(), keep_for });
             self.news.in_flight.push(Sent { slot, fingerprints, entry });
         }
         Request::ExchangeNews(logs)
@@ -238,6 +251,15 @@ mod tests {
     use crate::{Headcount, MemoryStore};
     use std::ops::Range;
     use std::sync::Arc;
+
+    #[test]
+    fn the_name_of_a_log_is_known_to_those_with_the_key() {
+        let mac = |key: u8| FleetMac::new(&crate::fingerprint::FingerprintKey::new(&[key; 16]).unwrap(), 7);
+        let name = log_name(Slot(9), &mac(1));
+        assert_eq!(name, log_name(Slot(9), &mac(1)));
+        let others = [log_name(Slot(10), &mac(1)), log_name(Slot(9), &mac(2))];
+        assert!(!others.contains(&name) && name != 0);
+    }
 
     #[test]
     fn users_of_the_other_servers_are_counted_once_they_are_read() {

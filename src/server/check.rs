@@ -44,6 +44,7 @@ async fn answer(State(check): State<Check>, ConnectInfo(peer): ConnectInfo<Socke
     let headers = request.headers();
     let info = RequestInfo {
         method: &original.method,
+        upgrades: original.upgrades,
         path: original.path,
         readings: OnceLock::new(),
         headers,
@@ -120,6 +121,7 @@ async fn not_here() -> (StatusCode, &'static str) {
 /// The request that the proxy asks about.
 struct Original<'r> {
     method: Method,
+    upgrades: bool,
     path: Option<&'r str>,
 }
 
@@ -135,6 +137,8 @@ impl<'r> Original<'r> {
         let method = told(["x-original-method", "x-forwarded-method"]).and_then(|method| method.parse().ok());
         Self {
             method: method.unwrap_or_else(|| request.method().clone()),
+            // From anybody: it makes a decision stricter, never milder.
+            upgrades: ["upgrade", "x-original-upgrade"].iter().any(|name| request.headers().contains_key(*name)),
             path: appended
                 .filter(|path| *path != "/")
                 .or_else(|| told(["x-original-uri", "x-forwarded-uri"]))

@@ -24,6 +24,7 @@ pub(super) fn router(headcount: Headcount) -> Router {
 async fn answer(State(headcount): State<Headcount>, headers: HeaderMap) -> Response {
     let info = RequestInfo {
         method: &Method::POST,
+        upgrades: false,
         path: None,
         readings: OnceLock::new(),
         headers: &headers,

@@ -175,6 +175,7 @@ fn renewed() -> Response {
 async fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Refused> {
     let info = RequestInfo {
         method: &Method::POST,
+        upgrades: false,
         path: None,
         readings: OnceLock::new(),
         headers,

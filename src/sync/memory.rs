@@ -284,7 +284,7 @@ impl Generation {
 
     /// Reads and extends a minute's news log, as `exchange_news.lua` does.
     fn exchange_news(&mut self, request: LogRequest, now: Timestamp) -> LogPart {
-        let LogRequest { slot, id, read_to, last_read, entry, keep_for } = request;
+        let LogRequest { slot, name: _, id, read_to, last_read, entry, keep_for } = request;
         let mut part = LogPart { from: LOG_ID_BYTES as u64, ..LogPart::default() };
         if let Some(Log { bytes, .. }) = self.logs.get(&slot) {
             let read = usize::try_from(read_to).ok().and_then(|read_to| bytes.get(..read_to));

@@ -272,8 +272,8 @@ impl RedisStore {
     ) -> Result<Vec<Value>, RedisError> {
         let mut exchange = EXCHANGE_NEWS.prepare_invoke();
         exchange.arg(MOST_NEWS_BYTES).arg(MOST_LOG_BYTES);
-        for LogRequest { slot, id, read_to, last_read, entry, keep_for } in logs {
-            exchange.key(self.key(identity, &format!("news:{slot}")));
+        for LogRequest { slot, name, id, read_to, last_read, entry, keep_for } in logs {
+            exchange.key(self.key(identity, &format!("news:{slot}:{name:016x}")));
             exchange.arg(id.as_slice()).arg(*read_to).arg(last_read.as_slice()).arg(entry).arg(millis(*keep_for));
         }
         exchange.invoke_async(&mut connection).await

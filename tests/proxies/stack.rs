@@ -161,10 +161,15 @@ impl Stack {
 
     /// The same, with the request headers of other clients.
     pub fn web_socket_as(&self, token: &str, connection: &str, upgrade: &str, said: &str) -> (u16, String) {
+        self.web_socket_at("/echo", token, connection, upgrade, said)
+    }
+
+    /// The same at another path.
+    pub fn web_socket_at(&self, path: &str, token: &str, connection: &str, upgrade: &str, said: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.at).unwrap();
         stream.set_read_timeout(Some(crate::support::DEADLINE)).unwrap();
         let handshake = format!(
-            "GET /echo HTTP/1.1\r\nHost: {}\r\nConnection: {connection}\r\nUpgrade: \
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: {connection}\r\nUpgrade: \
              {upgrade}\r\nSec-WebSocket-Version: 13\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nAuthorization: Bearer {token}\r\n\r\n",
             self.at
