@@ -51,7 +51,7 @@ pub use refusal::Refusal;
 #[cfg(feature = "server")]
 pub(crate) use refusal::mark;
 #[cfg(feature = "server")]
-pub(crate) use request::RequestInfo;
+pub(crate) use request::{RequestInfo, asks_for_another_protocol};
 pub use service::AdmissionService;
 #[cfg(feature = "server")]
 pub(crate) use verify::NoCaller;

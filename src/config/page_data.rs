@@ -23,10 +23,10 @@ impl PageData {
     /// serves data of a page there.
     pub(super) fn of(lenient: &str) -> Option<Self> {
         let names: Vec<_> = lenient.split('/').skip(1).collect();
-        if !names.iter().any(|name| is_marker(name)) || is_built(&names) {
+        let next = names.windows(2).position(|pair| pair == ["_next", "data"]);
+        if next.is_none() && !names.iter().any(|name| is_marker(name)) || is_built(&names) {
             return None;
         }
-        let next = names.windows(2).position(|pair| pair == ["_next", "data"]);
         let is_of_page = |place: usize, name: &str| {
             let is_of_next = next.is_some_and(|next| (next..next + 3).contains(&place));
             !is_of_next && !is_marker(name)
@@ -64,8 +64,9 @@ impl PageData {
 
 /// Returns whether a part of a path marks the data of a page.
 fn is_marker(name: &str) -> bool {
-    let is_file = || name.strip_prefix(['_', '.']).is_some_and(|name| name.contains('.'));
-    matches!(name, "_next" | "page-data" | "page-data.json" | "q-data.json" | ".data" | ".rsc")
+    let is_built = [".js", ".mjs", ".css", ".map"].iter().any(|ending| name.ends_with(ending));
+    let is_file = || name.strip_prefix(['_', '.']).is_some_and(|name| name.contains('.')) && !is_built;
+    matches!(name, "__route.js" | "page-data" | "page-data.json" | "q-data.json" | ".data" | ".rsc")
         || name.starts_with("_payload")
         || is_file()
 }
@@ -135,6 +136,8 @@ mod tests {
             "/_nuxt/login.a1.js",
             "/_app/immutable/nodes/login.js",
             "/next/data/login.json",
+            "/_next/image",
+            "/assets/_plugin-vue_export-helper-a1.js",
             "",
         ] {
             assert_eq!(PageData::of(path), None, "{path}");

@@ -158,9 +158,9 @@ fn add_readings<'p>(readings: &mut Vec<Cow<'p, str>>, path: Cow<'p, str>) {
 
 /// The formats of scripts, except those that begin with `php`.
 #[rustfmt::skip]
-const SCRIPTS: [&str; 25] = [
-    "phtml", "phar", "asp", "aspx", "ashx", "asmx", "axd", "svc", "cgi", "fcgi", "jsp", "jspx", "jspf", "do", "action",
-    "cfm", "cfc", "cfml", "shtml", "stm", "pl", "py", "rb", "lua", "dll",
+const SCRIPTS: [&str; 19] = [
+    "phtml", "phar", "asp", "aspx", "ashx", "asmx", "axd", "svc", "cgi", "fcgi", "jsp", "jspx", "jspf", "cfm", "cfc",
+    "cfml", "shtml", "stm", "pl",
 ];
 
 /// Returns whether a part of a path that [`read_leniently`] returned is the name of a script, whatever follows the

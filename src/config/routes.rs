@@ -147,8 +147,13 @@ impl Rules<'_> {
         let others = readings.iter().skip(1).filter_map(|reading| read(reading));
         let class = others.fold(literal.stricter(read(&lenient).unwrap_or_default()), RouteClass::stricter);
         let Some(data) = PageData::of(&lenient) else { return class };
+        if self.first(|patterns| patterns.are_exactly(path)).is_some() {
+            return class;
+        }
         let of_page = [data.page(), data.page_without_base()].map(|page| read(&page).unwrap_or_default());
-        let may_cover = self.routes.rules.iter().filter(|(patterns, _)| patterns.may_cover_data(&data));
+        // A rule that covers the path itself stands after the one that applies.
+        let covers_data = |patterns: &PathPatterns| patterns.may_cover_data(&data) && !patterns.cover(path);
+        let may_cover = self.routes.rules.iter().filter(|(patterns, _)| covers_data(patterns));
         may_cover.map(|(_, class)| *class).chain(of_page).fold(class, RouteClass::stricter)
     }
 
@@ -258,6 +263,8 @@ mod tests {
             ("/api/presence/me/.data", RouteClass::Admit),
             ("/api/_next/data/b1/presence/me.json", RouteClass::Admit),
             ("/static/_next/static/login.js", RouteClass::Exempt),
+            ("/static/_plugin-x.js", RouteClass::Exempt),
+            ("/_next/image", RouteClass::Admit),
             ("/static/_next/data/b1/play.json", RouteClass::Admit),
             ("/_next/data/b1/healthz.json", RouteClass::Admit),
             ("/login/", RouteClass::Confirm),

@@ -15,7 +15,7 @@ use crate::token_source::{OnConflict, TokenSource};
 use std::time::Duration;
 
 /// The version of the format of stored values and of the protocol between servers. It is part of the generation.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
 /// A checked configuration.
 #[derive(Debug, Clone)]

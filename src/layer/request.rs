@@ -6,7 +6,7 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_LENGTH, COOKIE, ORIGIN, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::Scheme;
-use http::{Extensions, HeaderMap, Method, Uri};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Uri};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 
@@ -37,7 +37,7 @@ impl<'r> RequestInfo<'r> {
         let is_https = uri.scheme() == Some(&Scheme::HTTPS);
         Self {
             method,
-            upgrades: headers.contains_key(UPGRADE),
+            upgrades: asks_for_another_protocol(headers.get_all(UPGRADE)),
             path: Some(uri.path()),
             readings: OnceLock::new(),
             headers,
@@ -70,6 +70,13 @@ impl<'r> RequestInfo<'r> {
     }
 }
 
+/// Returns whether one of these values of `Upgrade` names another protocol than HTTP/2, for which some clients ask in
+/// each request.
+pub(crate) fn asks_for_another_protocol<'v>(values: impl IntoIterator<Item = &'v HeaderValue>) -> bool {
+    let is_other = |protocol: &[u8]| !protocol.trim_ascii().eq_ignore_ascii_case(b"h2c");
+    values.into_iter().any(|value| value.as_bytes().split(|&byte| byte == b',').any(is_other))
+}
+
 /// Returns the address of the client's connection: a `SocketAddr` in the request's extensions, or axum's
 /// `ConnectInfo<SocketAddr>`.
 fn peer(extensions: &Extensions) -> Option<IpAddr> {
@@ -78,4 +85,19 @@ fn peer(extensions: &Extensions) -> Option<IpAddr> {
         return Some(peer.ip());
     }
     extensions.get().map(SocketAddr::ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn http_2_is_no_other_protocol() {
+        let asks = |values: &[&'static str]| {
+            let values: Vec<_> = values.iter().map(|&value| HeaderValue::from_static(value)).collect();
+            asks_for_another_protocol(&values)
+        };
+        assert!(!asks(&[]) && !asks(&["h2c"]) && !asks(&["H2C , h2c"]));
+        assert!(asks(&["websocket"]) && asks(&["h2c, websocket"]) && asks(&["h2c", "WebSocket"]) && asks(&[""]));
+    }
 }

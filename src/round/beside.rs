@@ -14,9 +14,6 @@ use std::collections::BTreeMap;
 /// pause begins after [`PATIENCE`] fetches and takes 2 rounds, the next one 4, and so on.
 pub(super) const LONGEST_PAUSE: u32 = 6;
 
-/// How many minutes after its beginning a minute of a live generation must have a value.
-const OVERDUE_MINUTES: usize = 2;
-
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Beside {
@@ -27,11 +24,9 @@ pub(super) struct Beside {
     pub(super) is_proven: bool,
     /// Whether the last look showed values that were not fetched.
     pub(super) has_unread: bool,
-    /// Whether the last look hid users of the generation: a value that its servers have written was gone or could not
-    /// be read.
+    /// Whether the last look hid users of the generation: a value could not be read, although its servers are alive and
+    /// other values could.
     pub(super) hides_users: bool,
-    /// The current minute when a value could be read first.
-    settled_in: Option<Slot>,
     /// The number of values that this round fetched while the generation had no proof.
     pub(super) tries: u32,
     pub(super) servers: ServersBeside,
@@ -114,13 +109,8 @@ impl Beside {
         let is_live = self.nodes > 0 && self.is_settled();
         (self.has_unread, self.hides_users) = (false, false);
         let mut unread = Vec::new();
-        for (place, (&slot, entry)) in slots.iter().zip(minutes).enumerate() {
-            let Some(entry) = entry else {
-                // Live servers publish each minute, also one without users, soon after it has ended.
-                let is_overdue = place >= OVERDUE_MINUTES && self.settled_in.is_some_and(|since| since < slot);
-                self.hides_users |= is_live && (is_overdue || self.minutes.contains_key(&slot));
-                continue;
-            };
+        for (&slot, entry) in slots.iter().zip(minutes) {
+            let Some(entry) = entry else { continue };
             if let Some(known) = self.minutes.get(&slot).filter(|known| known.entry == entry) {
                 self.hides_users |= is_live && known.last == Last::Unreadable;
                 continue;
@@ -148,7 +138,6 @@ impl Beside {
         codec: &Codec,
     ) -> bool {
         let mut were_read = false;
-        let current = asked.iter().map(|(slot, _)| *slot).max();
         for Stored { slot, version, value } in stored {
             let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
             // The size is the one that the looks show, because an invalid value arrives without its bytes.
@@ -161,7 +150,6 @@ impl Beside {
             };
             (were_read, self.is_proven, self.earlier_key) = (true, true, earlier_key);
             self.filter_bytes = Some(decoded.filter.shape().bytes());
-            self.settled_in = self.settled_in.or(current);
             self.note(slot, entry, Some(decoded));
         }
         were_read

@@ -634,14 +634,7 @@ mod tests {
 
         let mut others = settled();
         read(&mut others, &[], &SLOTS);
-        assert!(others.hides_users(), "a value is gone");
-
-        let mut others = settled();
-        let later = [103, 102, 101].map(Slot);
-        read(&mut others, &[values[1].clone()], &later);
-        assert!(!others.hides_users(), "the minute that has just ended may not be written yet");
-        read(&mut others, &[values[1].clone()], &[104, 103, 102, 101].map(Slot));
-        assert!(others.hides_users(), "servers that are alive publish each minute");
+        assert!(!others.hides_users(), "a value that is gone may have expired");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::failpoints;
 use crate::headcount::{Decision, Headcount, Record};
-use crate::layer::{Caller, Judgement, NoCaller, Refusal, RequestInfo, RequestLimits, mark};
+use crate::layer::{Caller, Judgement, NoCaller, Refusal, RequestInfo, RequestLimits, asks_for_another_protocol, mark};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -138,7 +138,9 @@ impl<'r> Original<'r> {
         Self {
             method: method.unwrap_or_else(|| request.method().clone()),
             // From anybody: it makes a decision stricter, never milder.
-            upgrades: ["upgrade", "x-original-upgrade"].iter().any(|name| request.headers().contains_key(*name)),
+            upgrades: ["upgrade", "x-original-upgrade"]
+                .iter()
+                .any(|name| asks_for_another_protocol(request.headers().get_all(*name))),
             path: appended
                 .filter(|path| *path != "/")
                 .or_else(|| told(["x-original-uri", "x-forwarded-uri"]))
