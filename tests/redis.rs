@@ -641,6 +641,7 @@ async fn servers_of_another_generation_do_not_look_in_the_future() {
         let _: i64 = redis.ask(&["ZADD", "headcount:{default}:0000000000000002:nodes", &at, &format!("a {ahead}")]);
         let _: i64 = redis.ask(&["ZADD", "headcount:{default}:0000000000000002:wanting", &at, &format!("w{ahead}")]);
     }
+    writer.connect().await;
     let (writers, wanting) = look().await;
     assert!((1..=2).contains(&writers) && (1..=2).contains(&wanting), "{writers} {wanting}");
     let left: u64 = redis.ask(&["ZCARD", "headcount:{default}:0000000000000002:nodes"]);
