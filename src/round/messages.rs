@@ -713,7 +713,7 @@ pub struct Entry {
 pub struct Stored {
     /// The minute.
     pub slot: Slot,
-    /// The version.
+    /// The version. A store must read it together with the value, because a value is valid under its own version alone.
     pub version: Version,
     /// The bytes. They are untrusted: anybody may have written them.
     pub value: Vec<u8>,
