@@ -14,6 +14,10 @@ use std::collections::BTreeMap;
 /// pause begins after [`PATIENCE`] fetches and takes 2 rounds, the next one 4, and so on.
 pub(super) const LONGEST_PAUSE: u32 = 6;
 
+/// The longest pause, as a power of two, once users of the generation are known. Its values have a known size, and the
+/// users in those that could not be read are missed until the next fetch.
+const LONGEST_PAUSE_OF_SETTLED: u32 = 2;
+
 #[derive(Default)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Beside {
@@ -144,7 +148,8 @@ impl Beside {
             let entry = Entry { version, bytes };
             let Ok((decoded, earlier_key)) = codec.decode_beside(generation, slot, &entry.version.0, &value) else {
                 self.hides_users |= self.nodes > 0 && self.is_settled();
-                self.unreadable.entry(slot).or_default().fail(LONGEST_PAUSE);
+                let longest_pause = if self.is_settled() { LONGEST_PAUSE_OF_SETTLED } else { LONGEST_PAUSE };
+                self.unreadable.entry(slot).or_default().fail(longest_pause);
                 self.note(slot, entry, None);
                 continue;
             };

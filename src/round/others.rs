@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_of_noise_is_fetched_ever_more_rarely_and_the_others_at_once() {
+    fn a_minute_of_noise_is_fetched_in_every_fourth_round_and_the_others_at_once() {
         let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
         let mut fetched = Vec::new();
         for round in 0..70 {
@@ -418,10 +418,10 @@ mod tests {
             assert!(remembers(&mut others, round) && others.has_unknown());
         }
         let rounds_with_both: Vec<_> = (0..70).filter(|&round| fetched[round] == 2).collect();
-        assert_eq!(rounds_with_both, [0, 1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(rounds_with_both, Vec::from_iter([0, 1, 2].into_iter().chain((4..70).step_by(4))));
         assert!(fetched.iter().all(|&fetched| fetched >= 1));
         let mended = [value(&theirs, SLOTS[0], "b-1", &[11], true), value(&theirs, SLOTS[1], "b-2", &[22], true)];
-        assert!((0..64).any(|_| read(&mut others, &mended, &SLOTS) > 0 && !others.has_unknown()));
+        assert!((0..4).any(|_| read(&mut others, &mended, &SLOTS) > 0 && !others.has_unknown()));
         assert!(remembers(&mut others, 11));
     }
 
@@ -605,7 +605,7 @@ mod tests {
             fetched += read;
             bytes += read * stored.value.len();
         }
-        assert!(fetched < 30 && bytes < 100_000, "{fetched} values of {bytes} bytes");
+        assert!(fetched < 40 && bytes < 100_000, "{fetched} values of {bytes} bytes");
         assert!(remembers(&mut others, 11));
     }
 
