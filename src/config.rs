@@ -27,7 +27,7 @@ mod window;
 #[cfg(feature = "server")]
 mod words;
 
-use read::{whole, whole_if_any, word};
+use read::{time_or_auto, whole, whole_if_any, word};
 use serde::{Deserialize, Serialize};
 
 pub use crate::secret::Secret;

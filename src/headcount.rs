@@ -129,8 +129,8 @@ impl Headcount {
     }
 
     /// Decides like [`admit`](Self::admit), but waits a moment before it refuses a user. Another server of the fleet
-    /// may just have admitted the user, and this news may be on its way. The middleware waits, too, and so does the
-    /// check endpoint if `admission.refusal_delay` is set. A server that is alone never waits.
+    /// may just have admitted the user, and this news may be on its way. The middleware and the check
+    /// endpoint wait, too. A server that is alone never waits.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -6,18 +6,26 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"sync/atomic"
 	"time"
 )
 
-// By default, Go keeps only two idle connections to a host, so most checks of a crowd would open new ones.
+// A refusal may wait for up to 1 s, so the timeout is longer. By default, Go keeps only two idle connections to a host, so most checks of a crowd would open new ones.
 var client = http.Client{
-	Timeout:   50 * time.Millisecond,
+	Timeout:   1500 * time.Millisecond,
 	Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second},
 }
+
+// After a timeout, requests are admitted unchecked for a second, so that a headcount that hangs delays few of them.
+var uncheckedUntil atomic.Int64
 
 // Refused asks headcount about a request. If headcount refuses the request, Refused sends the refusal to the client and
 // returns true.
 func Refused(w http.ResponseWriter, r *http.Request) bool {
+	if time.Now().UnixNano() < uncheckedUntil.Load() {
+		return false
+	}
 	ask, _ := http.NewRequest("GET", "http://127.0.0.1:7070/v1/check", nil)
 	ask.Header.Set("Authorization", r.Header.Get("Authorization"))
 	ask.Header.Set("Accept", r.Header.Get("Accept"))
@@ -29,6 +37,9 @@ func Refused(w http.ResponseWriter, r *http.Request) bool {
 	}
 	answer, err := client.Do(ask)
 	if err != nil {
+		if os.IsTimeout(err) {
+			uncheckedUntil.Store(time.Now().Add(time.Second).UnixNano())
+		}
 		return false
 	}
 	defer answer.Body.Close()

@@ -1,11 +1,14 @@
 // Asks headcount about a request. If headcount refuses it, the application answers the client as headcount did. If
 // headcount does not answer, the request is admitted. headcount uses the method, path and address of the request only
-// if its server.trusted_proxies lists this program's address.
+// if its server.trusted_proxies lists this program's address. A refusal may wait for up to 1 s, so the timeout is longer.
 const url = process.env.HEADCOUNT_URL ?? 'http://127.0.0.1:7070/v1/check'
 const longestToken = 4096
 
+// After a timeout, requests are admitted unchecked for a second, so that a headcount that hangs delays few of them.
+let uncheckedUntil = 0
+
 /** Resolves to undefined if the request is admitted, or to { status, headers, body }, the answer for the client. */
-export async function check(token, { method = 'GET', path = '/', address, accept, timeout = 50 } = {}) {
+export async function check(token, { method = 'GET', path = '/', address, accept, timeout = 1500 } = {}) {
   if (Buffer.byteLength(token) > longestToken) return { status: 431, headers: {}, body: 'The token is too long.\n' }
   const told = { authorization: `Bearer ${token}`, 'x-original-method': method, 'x-original-uri': path }
   if (address) told['x-forwarded-for'] = address
@@ -15,13 +18,15 @@ export async function check(token, { method = 'GET', path = '/', address, accept
   }
   // A header's value is sent as one byte per character, so its UTF-8 bytes are written as characters.
   const headers = Object.entries(told).map(([name, value]) => [name, Buffer.from(value).toString('latin1')])
+  if (performance.now() < uncheckedUntil) return undefined
   try {
     // fetch keeps connections open and uses them again.
     const answer = await fetch(url, { headers, signal: AbortSignal.timeout(timeout) })
     const body = await answer.text()
     if (![400, 429, 431].includes(answer.status)) return undefined
     return { status: answer.status, headers: Object.fromEntries(answer.headers), body }
-  } catch {
+  } catch (error) {
+    if (error.name === 'TimeoutError') uncheckedUntil = performance.now() + 1000
     return undefined
   }
 }

@@ -1,25 +1,32 @@
 """Asks headcount about a request. If headcount refuses it, the application answers the client as headcount did.
 
 If headcount does not answer, the request is admitted. headcount uses the method, path and address of the request only
-if its server.trusted_proxies lists this program's address.
+if its server.trusted_proxies lists this program's address. A refusal may wait for up to 1 s, so the timeout is longer.
 """
 import http.client
 import socket
 import threading
+import time
 
 LONGEST_TOKEN = 4096
 
 _kept = threading.local()
 
+# After a timeout, requests are admitted unchecked for a second, so that a headcount that hangs delays few of them.
+_unchecked_until = 0.0
 
-def check(token, method="GET", path="/", address=None, accept=None, host="127.0.0.1", port=7070, timeout=0.05):
+
+def check(token, method="GET", path="/", address=None, accept=None, host="127.0.0.1", port=7070, timeout=1.5):
     """Returns None if the request is admitted, or (status, headers, body), the answer for the client."""
+    global _unchecked_until
     token = token.encode()
     if len(token) > LONGEST_TOKEN:
         return 431, {}, b"The token is too long.\n"
     headers = {"Authorization": b"Bearer " + token, "X-Original-Method": method, "X-Original-URI": path.encode()}
     headers |= {"X-Forwarded-For": address} if address else {}
     headers |= {"Accept": accept} if accept else {}
+    if time.monotonic() < _unchecked_until:
+        return None
     # The kept connection may have been closed in the meantime. Then the check is sent again on a new connection.
     for connection in (_take_kept(host, port, timeout), http.client.HTTPConnection(host, port, timeout=timeout)):
         if connection is None:
@@ -33,6 +40,7 @@ def check(token, method="GET", path="/", address=None, accept=None, host="127.0.
             return 400, {}, b"The request cannot be used.\n"
         except socket.timeout:
             connection.close()
+            _unchecked_until = time.monotonic() + 1.0
             return None
         except (OSError, http.client.HTTPException):
             connection.close()

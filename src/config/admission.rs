@@ -3,7 +3,7 @@
 use super::ConfigError;
 #[cfg(feature = "server")]
 use super::words;
-use super::{whole_if_any, word};
+use super::{time_or_auto, whole_if_any, word};
 use crate::room::{OnOutage, Refill, RoomSettings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -59,14 +59,14 @@ pub struct Admission {
     )]
     pub retry_after: RetryAfter,
     /// How long a refusal waits for news, because another server may just have admitted the user. At most 1 s, and less
-    /// than the proxy waits for an answer. `0s` refuses at once. Default of the Rust library: the time that news
-    /// takes (two and a half times the time between two beats), from 250 ms to 1 s; `0s` without beats. Default of
-    /// `headcount serve`: `0s`, because a refusal that waits holds a connection of the proxy. A server that is alone,
-    /// or whose store does not answer, refuses at once.
-    #[serde(with = "humantime_serde")]
+    /// than the proxy waits for an answer: the recipes wait 1.5 s. `0s` refuses at once. `auto` (the default, and
+    /// `None` in Rust) is the time that news takes: two and a half times the time between two beats, from 250 ms to
+    /// 1 s, or no time if `fleet.news_every` is `0s`. A server that is alone, or whose store does not answer, refuses
+    /// at once.
+    #[serde(with = "time_or_auto")]
     #[cfg_attr(
         feature = "server",
-        schemars(extend("must_be" = words::TIME, "such_as" = "\"250ms\""), with = "Option<String>")
+        schemars(extend("must_be" = words::TIME_OR_AUTO, "such_as" = "\"250ms\""), with = "String")
     )]
     pub refusal_delay: Option<Duration>,
     /// The largest number of refusals that wait at a time. Further refusals are sent at once. Default of the Rust

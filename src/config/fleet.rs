@@ -2,7 +2,7 @@
 
 #[cfg(feature = "server")]
 use super::words;
-use super::{ConfigError, word};
+use super::{ConfigError, time_or_auto, word};
 use crate::room::OnOutage;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -45,13 +45,14 @@ pub struct Fleet {
     )]
     pub sync_every: Option<Duration>,
     /// The time between two exchanges of news, 20 ms to `sync_every`. The shorter it is, the sooner other servers know
-    /// a user whom this server has admitted. With `0s`, only the rounds bring news. Default: 100 ms while newcomers are
-    /// rejected or soon could be, and 250 ms at other times. The time is never shorter than 0.47 ms times the number of
-    /// servers, so that the exchanges of all servers take at most 15 % of one core of Redis.
-    #[serde(with = "humantime_serde")]
+    /// a user whom this server has admitted. With `0s`, only the rounds bring news. `auto` (the default, and `None` in
+    /// Rust) is 100 ms while newcomers are rejected or soon could be, and 250 ms at other times. The time is never
+    /// shorter than 0.47 ms times the number of servers, whatever is set here: so the exchanges of all servers take at
+    /// most 15 % of one core of Redis.
+    #[serde(with = "time_or_auto")]
     #[cfg_attr(
         feature = "server",
-        schemars(extend("must_be" = words::TIME, "such_as" = "\"100ms\""), with = "Option<String>")
+        schemars(extend("must_be" = words::TIME_OR_AUTO, "such_as" = "\"100ms\""), with = "String")
     )]
     pub news_every: Option<Duration>,
     /// Which newcomers are admitted while the store is away or refuses writes. Default: `local`.

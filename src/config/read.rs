@@ -39,3 +39,27 @@ pub(super) fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D)
 pub(super) fn whole_if_any<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
 }
+
+/// A time, or `"auto"`, which is `None` and stands for a time that headcount chooses.
+pub(super) mod time_or_auto {
+    use serde::de::value::StringDeserializer;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    const AUTO: &str = "auto";
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.trim() == AUTO {
+            return Ok(None);
+        }
+        humantime_serde::deserialize(StringDeserializer::<D::Error>::new(text)).map(Some)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        match time {
+            None => serializer.serialize_str(AUTO),
+            Some(time) => humantime_serde::serialize(time, serializer),
+        }
+    }
+}

@@ -14,7 +14,6 @@ use crate::headcount::{BuildError, Builder};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -60,7 +59,6 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
         tracing::warn!("{warning}");
     }
     // A proxy asks over few connections: refusals that wait on them would delay the checks of users who are in.
-    loaded.config.admission.refusal_delay.get_or_insert(Duration::ZERO);
     loaded.config.admission.max_delayed.get_or_insert(MOST_DELAYED_BEHIND_A_PROXY);
     let config = loaded.config.clone();
     check_admin(&config).map_err(|error| loaded.locate(error))?;

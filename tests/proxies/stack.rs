@@ -3,9 +3,10 @@
 use crate::app::App;
 use crate::kinds::{self, Kind, WhenSilent};
 use crate::support::proxy::Proxy;
-use crate::support::{Answer, Process, Server, raw, raw_on, wait_for};
+use crate::support::{Answer, Process, Server, program, program_with_files, raw, raw_on, wait_for};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
@@ -49,6 +50,13 @@ impl Stack {
         Self::start_with(runtime, kind, when, rules, |_| None)
     }
 
+    /// As [`start_ruled`](Self::start_ruled), with a headcount that may open this many files.
+    pub fn start_with_files(runtime: &Handle, kind: Kind, rules: &str, files: u32) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let headcount = serve_as(program_with_files(directory.path(), files), &directory, rules);
+        Self::start_before(runtime, kind, WhenSilent::Open, directory, headcount, None)
+    }
+
     fn start_with(
         runtime: &Handle,
         kind: Kind,
@@ -59,6 +67,18 @@ impl Stack {
         let directory = tempfile::tempdir().unwrap();
         let headcount = serve(&directory, rules);
         let gate = gate(headcount.check);
+        Self::start_before(runtime, kind, when, directory, headcount, gate)
+    }
+
+    /// Starts a proxy and an application before a headcount that runs.
+    fn start_before(
+        runtime: &Handle,
+        kind: Kind,
+        when: WhenSilent,
+        directory: TempDir,
+        headcount: Server,
+        gate: Option<Proxy>,
+    ) -> Self {
         let app = App::start(runtime);
         let checks = gate.as_ref().map_or(headcount.check, |gate| gate.address);
         let (proxy, at) = kind.start(directory.path(), checks, app.at, when);
@@ -196,11 +216,15 @@ impl Stack {
 }
 
 fn serve(directory: &TempDir, rules: &str) -> Server {
+    serve_as(program(directory.path()), directory, rules)
+}
+
+fn serve_as(program: Command, directory: &TempDir, rules: &str) -> Server {
     let state = directory.path().join(format!("state-{}", fastrand::u64(..)));
     std::fs::create_dir(&state).unwrap();
     let file = state.join("headcount.toml");
     std::fs::write(&file, rules).unwrap();
-    Server::start(&state, &["-c", file.to_str().unwrap()], &[])
+    Server::start_as(program, &state, &["-c", file.to_str().unwrap()], &[])
 }
 
 fn unchunked(mut answer: Answer) -> Answer {
