@@ -118,14 +118,14 @@ mod book {
 #[doc(hidden)]
 pub mod designs {
     pub use crate::room::Sharing;
-    pub use crate::round::protocol::{Protocol, Versions};
+    pub use crate::round::protocol::{Beats, Protocol, Versions};
 }
 
 /// Internals for benches and simulators; not part of the public interface.
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::designs::{Protocol, Sharing, Versions};
+    pub use crate::designs::{Beats, Protocol, Sharing, Versions};
     #[cfg(feature = "shuttle")]
     pub use crate::sharded::ShardedLock;
 

@@ -59,7 +59,7 @@ use news::News;
 use others::Others;
 pub(crate) use overrides::encode as stored_override;
 pub use pace::Pace;
-pub(crate) use protocol::{Protocol, Versions};
+pub(crate) use protocol::{Beats, Protocol, Versions};
 use servers::Servers;
 
 /// The most bytes of values that one request fetches together. A larger value is fetched alone. Bounds the memory of a

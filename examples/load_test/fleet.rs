@@ -80,7 +80,7 @@ impl Fleet {
         let namespace = format!("load-test-{}-{}", std::process::id(), strategy.name());
         let mut servers = Vec::new();
         for phase in phases {
-            let door = match (strategy.protocol(options.write_delay()), redis) {
+            let door = match (strategy.protocol(options.write_delay(), options.scale().beat()), redis) {
                 (Some(protocol), _) => {
                     let backend = match redis {
                         Some(redis) => Backend::Redis(Box::new(RedisStore::open(&redis.url, &namespace)?)),
@@ -193,6 +193,7 @@ fn start_headcount(
         .window(options.scale().window())
         .slots(SLOTS)
         .sync_every(options.scale().round())
+        .refusal_delay(options.scale().refusal_delay())
         .secret("a key for the time of a load test")
         .seed(seed);
     let (headcount, worker) = strategy.configure(builder).build()?;

@@ -23,6 +23,7 @@ use std::time::Duration;
         load_test --quick                      half a minute: how it works\n  \
         load_test --strategy all --check       all designs on the same traffic; exit 1 unless headcount keeps its \
         word\n  \
+        load_test --skew                       each server gets half as many requests as the one before\n  \
         load_test --contention 3               as 300 servers at 10 ms between read and write\n  \
         load_test --store memory               without Redis"
 )]
@@ -65,6 +66,10 @@ pub struct Options {
     /// The server that a player's next request is sent to.
     #[arg(long, value_enum, default_value_t = RoamingChoice::Mixed)]
     pub roaming: RoamingChoice,
+
+    /// Send each server half as many requests as the one before.
+    #[arg(long, conflicts_with = "roaming")]
+    pub skew: bool,
 
     /// The seed of all random numbers. The same seed gives the same players.
     #[arg(long, default_value_t = 1)]
@@ -154,6 +159,7 @@ impl Options {
 
     pub fn roaming(&self) -> Roaming {
         match self.roaming {
+            _ if self.skew => Roaming::Skewed,
             RoamingChoice::RoundRobin => Roaming::RoundRobin,
             RoamingChoice::Random => Roaming::Random,
             RoamingChoice::Sticky => Roaming::Sticky,

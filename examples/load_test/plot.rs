@@ -60,9 +60,14 @@ const ROWS: [Row; 4] = [
     },
     Row {
         title: "Players in mid-session wrongly rejected",
-        keys: &[("older: active for more than 20 rounds", RED), ("younger: their news is still on its way", ORANGE)],
+        keys: &[("in for more than 20 rounds", RED), ("1 to 20 rounds", ORANGE), ("less than a round", PURPLE)],
         lines: panel::wrongly_rejected,
-        note: |report| format!("older {} · younger {}", report.wrongly_rejected_older, report.wrongly_rejected_younger),
+        note: |report| {
+            format!(
+                "{} · {} · {}",
+                report.wrongly_rejected_older, report.wrongly_rejected_younger, report.wrongly_rejected_newest
+            )
+        },
     },
     Row {
         title: "Answers per second",

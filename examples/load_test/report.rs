@@ -1,7 +1,7 @@
 //! The figures of a run, as a table and as JSON.
 
 use crate::options::Options;
-use crate::run::{Run, SAMPLE_EVERY, Sample};
+use crate::run::{RUSH_ENDS, Run, SAMPLE_EVERY, Sample};
 use crate::strategy::Strategy;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -37,10 +37,16 @@ pub struct Report {
     pub wrongly_rejected_older: u64,
     /// The number of these rejections.
     pub wrongly_rejected_older_rejections: u64,
-    /// The same for players who had been admitted less than 20 rounds before.
+    /// The same for players who had been admitted 1 to 20 rounds before.
     pub wrongly_rejected_younger: u64,
     /// The number of these rejections.
     pub wrongly_rejected_younger_rejections: u64,
+    /// The same for players who had been admitted less than a round before.
+    pub wrongly_rejected_newest: u64,
+    /// The number of these rejections.
+    pub wrongly_rejected_newest_rejections: u64,
+    /// The mean number of active users ÷ X after the rush, while more newcomers come than fit.
+    pub seats_used: f64,
     pub requests_per_second: f64,
     pub latency_ms: Latency,
     /// The delay with which the test itself sent requests.
@@ -85,7 +91,7 @@ pub struct Load {
 impl Report {
     /// Returns the number of active players who were rejected, however long they had been active.
     pub fn wrongly_rejected(&self) -> u64 {
-        self.wrongly_rejected_older + self.wrongly_rejected_younger
+        self.wrongly_rejected_older + self.wrongly_rejected_younger + self.wrongly_rejected_newest
     }
 
     pub fn of(run: Run, options: &Options) -> Self {
@@ -114,6 +120,9 @@ impl Report {
             wrongly_rejected_older_rejections: wronged.older_rejections,
             wrongly_rejected_younger: wronged.younger_players,
             wrongly_rejected_younger_rejections: wronged.younger_rejections,
+            wrongly_rejected_newest: wronged.newest_players,
+            wrongly_rejected_newest_rejections: wronged.newest_rejections,
+            seats_used: seats_used(&samples, x, options),
             requests_per_second: last.requests() as f64 / last.seconds.max(1e-3),
             latency_ms: Latency::of(&latency),
             lateness_ms: Latency::of(&lateness),
@@ -123,6 +132,13 @@ impl Report {
             samples,
         }
     }
+}
+
+/// The mean number of active users ÷ X once the rush is over.
+fn seats_used(samples: &[Sample], x: f64, options: &Options) -> f64 {
+    let begins = RUSH_ENDS * options.duration().as_secs_f64();
+    let used: Vec<_> = samples.iter().filter(|s| s.seconds >= begins).map(|s| s.active_true as f64 / x).collect();
+    used.iter().sum::<f64>() / used.len().max(1) as f64
 }
 
 impl Latency {
@@ -192,10 +208,12 @@ pub fn table(reports: &[Report]) -> String {
     row("", &|report| report.strategy.name().into());
     row("most active users (true)", &|report| report.most_active_users.to_string());
     row("  ÷ X (overshoot)", &|report| format!("{:.1} %", 100.0 * report.overshoot));
+    row("seats used after the rush", &|report| format!("{:.1} %", 100.0 * report.seats_used));
     row("estimate, largest error", &|report| format!("{:.1} %", 100.0 * report.estimate_error));
     row("players in mid-session wrongly rejected", &|report| report.wrongly_rejected().to_string());
     row("  active for more than 20 rounds", &|report| report.wrongly_rejected_older.to_string());
-    row("  in for less", &|report| report.wrongly_rejected_younger.to_string());
+    row("  for 1 to 20 rounds", &|report| report.wrongly_rejected_younger.to_string());
+    row("  for less than a round", &|report| report.wrongly_rejected_newest.to_string());
     row("  gave up because of it", &|report| report.players_locked_out.to_string());
     row("requests admitted", &|report| report.admitted.to_string());
     row("requests rejected", &|report| report.rejected.to_string());

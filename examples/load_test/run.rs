@@ -18,6 +18,9 @@ use std::time::{Duration, Instant, SystemTime};
 /// The interval of samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
+/// The part of the run after which the rush is over. The fleet is full by then, and more newcomers come than fit.
+pub const RUSH_ENDS: f64 = 0.25;
+
 /// What reaches the run.
 pub enum Event {
     Answered(Answered),
@@ -46,6 +49,7 @@ pub struct Sample {
     pub rejected: u64,
     pub wrongly_rejected_older: u64,
     pub wrongly_rejected_younger: u64,
+    pub wrongly_rejected_newest: u64,
     pub rounds: u64,
     pub conflicts: u64,
     pub redis_commands: u64,
@@ -209,6 +213,7 @@ impl Driver<'_> {
             throttling,
             wrongly_rejected_older: self.truth.wronged.older_players,
             wrongly_rejected_younger: self.truth.wronged.younger_players,
+            wrongly_rejected_newest: self.truth.wronged.newest_players,
             rounds,
             conflicts,
             redis_commands: traffic.commands,
@@ -226,12 +231,13 @@ impl Driver<'_> {
         let rate = (sample.requests() - before.requests()) as f64 / (sample.seconds - before.seconds).max(1e-3);
         self.bar.set_position(self.started.elapsed().as_millis() as u64);
         self.bar.set_message(format!(
-            "in {} (estimated {:.0}) of {} · {rate:.0} requests/s · wrongly rejected {}+{}",
+            "in {} (estimated {:.0}) of {} · {rate:.0} requests/s · wrongly rejected {}+{}+{}",
             sample.active_true,
             sample.active_estimated,
             self.max_active_users,
             sample.wrongly_rejected_older,
             sample.wrongly_rejected_younger,
+            sample.wrongly_rejected_newest,
         ));
     }
 }
@@ -266,7 +272,7 @@ fn arrivals(options: &Options) -> Arrivals {
     Arrivals::through([
         (Duration::ZERO, crowd / 10.0),
         (duration.mul_f64(0.15), rush),
-        (duration.mul_f64(0.25), crowd),
+        (duration.mul_f64(RUSH_ENDS), crowd),
         (duration, crowd),
     ])
 }

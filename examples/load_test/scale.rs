@@ -10,6 +10,11 @@ pub const SLOTS: u32 = 30;
 /// The shortest real time of a window. A round takes 20 ms then.
 pub const WINDOW_AT_LEAST: Duration = Duration::from_secs(36);
 
+/// The time from one round to the next, in the fleet's time.
+pub const ROUND: Duration = Duration::from_secs(1);
+/// The time from one beat to the next while a fleet is full, in the fleet's time.
+pub const BEAT: Duration = Duration::from_millis(100);
+
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     window: Duration,
@@ -46,6 +51,16 @@ impl Scale {
 
     /// Returns the real time of a round.
     pub fn round(self) -> Duration {
-        self.wall(Duration::from_secs(1))
+        self.wall(ROUND)
+    }
+
+    /// Returns the real time from one beat to the next.
+    pub fn beat(self) -> Duration {
+        self.wall(BEAT)
+    }
+
+    /// Returns how long a refusal waits, in real time: two and a half beats.
+    pub fn refusal_delay(self) -> Duration {
+        self.beat() * 5 / 2
     }
 }

@@ -52,12 +52,23 @@ impl FilterStore for TimedStore {
         }
     }
 
+    fn has_news_logs(&self) -> bool {
+        match &self.backend {
+            Backend::Redis(store) => store.has_news_logs(),
+            Backend::Memory(store) => store.has_news_logs(),
+        }
+    }
+
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
+        let is_beat = matches!(&request, Request::ExchangeNews(_));
         let writes = matches!(&request, Request::Publish(news) if !news.minutes.is_empty());
         let reply = match &self.backend {
             Backend::Redis(store) => store.exchange(identity, request, within).await,
             Backend::Memory(store) => store.exchange(identity, request, within).await,
         };
+        if is_beat {
+            return reply;
+        }
         let now = Instant::now();
         let read_at = self.read_at.lock().replace(now);
         if let (true, Some(read_at)) = (writes, read_at) {

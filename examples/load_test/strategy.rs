@@ -1,6 +1,7 @@
 //! The designs that are compared.
 
-use headcount::internals::Protocol;
+use crate::scale::{BEAT, ROUND};
+use headcount::internals::{Beats, Protocol};
 use headcount::{Builder, Refill};
 use serde::Serialize;
 use std::time::Duration;
@@ -39,15 +40,21 @@ impl Strategy {
         }
     }
 
-    /// How its servers exchange news; `None` if they ask Redis about each request.
-    pub fn protocol(self, write_delay: Duration) -> Option<Protocol> {
+    /// How its servers exchange news; `None` if they ask Redis about each request. Headcount has a beat in each period of
+    /// length `beat_every`.
+    pub fn protocol(self, write_delay: Duration, beat_every: Duration) -> Option<Protocol> {
         let protocol = match self {
-            Self::Headcount => Protocol::HEADCOUNT,
+            Self::Headcount => Protocol { beats: Beats::Every(beat_every), ..Protocol::HEADCOUNT },
             Self::V0 => return None,
             Self::V1 => Protocol::V1,
             Self::V1_1 => Protocol::V1_1,
         };
         Some(Protocol { write_delay, ..protocol })
+    }
+
+    /// Returns how often its servers exchange news between two rounds.
+    pub fn beats_per_round(self) -> f64 {
+        if self == Self::Headcount { ROUND.div_duration_f64(BEAT) } else { 0.0 }
     }
 
     /// How its servers share the room. In the talk's designs, each server sees the whole room, and admits all newcomers

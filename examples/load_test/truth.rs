@@ -32,6 +32,7 @@ struct Known {
     first_answered: Duration,
     wronged_older: bool,
     wronged_younger: bool,
+    wronged_newest: bool,
 }
 
 /// Players in mid-session that were rejected within the window that they were promised.
@@ -41,10 +42,14 @@ pub struct Wronged {
     pub older_players: u64,
     /// The number of these rejections.
     pub older_rejections: u64,
-    /// Distinct players who were rejected earlier, when the news of their admission may still have been on its way.
+    /// Distinct players who were rejected between 1 and 20 rounds after their admission.
     pub younger_players: u64,
     /// The number of these rejections.
     pub younger_rejections: u64,
+    /// Distinct players who were rejected less than a round after their admission.
+    pub newest_players: u64,
+    /// The number of these rejections.
+    pub newest_rejections: u64,
 }
 
 impl Truth {
@@ -75,9 +80,14 @@ impl Truth {
                 return;
             }
         }
-        let fresh =
-            Known { slot, last_sent: sent, first_answered: answered, wronged_older: false, wronged_younger: false };
-        *entry = Some(fresh);
+        *entry = Some(Known {
+            slot,
+            last_sent: sent,
+            first_answered: answered,
+            wronged_older: false,
+            wronged_younger: false,
+            wronged_newest: false,
+        });
     }
 
     pub fn rejected(&mut self, player: PlayerId, sent: Duration, answered: Duration) {
@@ -87,12 +97,16 @@ impl Truth {
             return;
         }
         let wronged = &mut self.wronged;
-        if sent.saturating_sub(known.first_answered) > self.round * NEWS_TIME_ROUNDS {
+        let age = sent.saturating_sub(known.first_answered);
+        if age > self.round * NEWS_TIME_ROUNDS {
             wronged.older_rejections += 1;
             wronged.older_players += u64::from(!std::mem::replace(&mut known.wronged_older, true));
-        } else {
+        } else if age >= self.round {
             wronged.younger_rejections += 1;
             wronged.younger_players += u64::from(!std::mem::replace(&mut known.wronged_younger, true));
+        } else {
+            wronged.newest_rejections += 1;
+            wronged.newest_players += u64::from(!std::mem::replace(&mut known.wronged_newest, true));
         }
     }
 
@@ -163,6 +177,18 @@ mod tests {
         truth.rejected(a, 3 * SECOND, 3 * SECOND);
         assert_eq!(wronged(&truth), (1, 1));
         assert_eq!(truth.wronged.older_rejections, 2);
+    }
+
+    #[test]
+    fn within_the_first_round_a_rejection_is_counted_apart() {
+        let (mut truth, [a, b]) = story();
+        truth.admitted(a, SECOND, SECOND);
+        truth.admitted(b, SECOND, SECOND);
+        truth.rejected(a, SECOND + SECOND / 40, SECOND + SECOND / 40);
+        truth.rejected(a, SECOND + SECOND / 35, SECOND + SECOND / 35);
+        truth.rejected(b, SECOND + SECOND / 25, SECOND + SECOND / 25);
+        let Wronged { newest_players, newest_rejections, younger_players, older_players, .. } = truth.wronged;
+        assert_eq!((newest_players, newest_rejections, younger_players, older_players), (1, 2, 1, 0));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! A log makes users known earlier, and decides nothing: rounds publish the same users in filters. So a log may vanish,
 //! be cut, go back to an older state, or hold what no server has written; then news takes as long as a round.
 
-use super::{LOG_ID_BYTES, LogPart, LogRequest, MOST_NEWS_BYTES, Reply, Request, Round};
+use super::{Beats, LOG_ID_BYTES, LogPart, LogRequest, MOST_NEWS_BYTES, Reply, Request, Round};
 use crate::config::NewsEvery;
 use crate::fingerprint::Fingerprint;
 use crate::fleet_mac::{FleetMac, Purpose};
@@ -121,8 +121,16 @@ impl Round {
     /// Returns the time from one beat to the next, or `None` while there are no beats: if the configuration turns them
     /// off, or while the store does not answer or refuses writes.
     pub fn beat_every(&self) -> Option<Duration> {
+        let every = match self.protocol.beats {
+            Beats::Never => return None,
+            Beats::Every(every) => every,
+            Beats::AsConfigured => self.configured_beat_every()?,
+        };
+        (self.core.link() == FleetLink::Up).then_some(every)
+    }
+
+    fn configured_beat_every(&self) -> Option<Duration> {
         let every = match self.core.settings.news_every {
-            _ if !self.protocol.news => return None,
             NewsEvery::Never => return None,
             NewsEvery::Fixed(every) => every,
             NewsEvery::AsNeeded => {
@@ -131,7 +139,7 @@ impl Round {
             }
         };
         let nodes = u32::try_from(self.figures.lock().nodes).unwrap_or(u32::MAX);
-        (self.core.link() == FleetLink::Up).then(|| every.max(FOR_EACH_NODE.saturating_mul(nodes)))
+        Some(every.max(FOR_EACH_NODE.saturating_mul(nodes)))
     }
 
     /// Begins a beat. The caller passes the store's answer to [`end_beat`](Self::end_beat). No round may be under way.

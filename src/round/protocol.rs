@@ -14,8 +14,8 @@ pub struct Protocol {
     pub retry_on_conflict: bool,
     /// Where the version of a write comes from.
     pub versions: Versions,
-    /// Whether servers exchange news between the rounds.
-    pub news: bool,
+    /// How often servers exchange news between the rounds.
+    pub beats: Beats,
     /// A delay between reading and writing, which simulates larger filters and slower machines.
     pub write_delay: Duration,
 }
@@ -27,7 +27,7 @@ impl Protocol {
         newest_only: false,
         retry_on_conflict: false,
         versions: Versions::Unique,
-        news: true,
+        beats: Beats::AsConfigured,
         write_delay: Duration::ZERO,
     };
     /// The talk's design v1: a server that loses the race tries again until it succeeds.
@@ -36,11 +36,23 @@ impl Protocol {
         newest_only: true,
         retry_on_conflict: true,
         versions: Versions::Clock,
-        news: false,
+        beats: Beats::Never,
         ..Self::HEADCOUNT
     };
     /// The talk's design v1.1: a server that loses the race skips its write until the next round.
     pub const V1_1: Self = Self { retry_on_conflict: false, ..Self::V1 };
+}
+
+/// How often servers exchange news between the rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beats {
+    /// As `fleet.news_every` says.
+    AsConfigured,
+    /// Once in each period of this length, which may be shorter than a configuration allows: a test whose time runs
+    /// thirty times as fast has beats thirty times as often.
+    Every(Duration),
+    /// Never.
+    Never,
 }
 
 /// Where the version of a write comes from. Only [`Versions::Unique`] loses no updates; `round/lock.rs` shows how the

@@ -69,6 +69,7 @@ pub(super) fn active_users(report: &Report, _: Scale) -> Vec<Line> {
 
 pub(super) fn wrongly_rejected(report: &Report, _: Scale) -> Vec<Line> {
     vec![
+        line(report, PURPLE, 2, |sample| sample.wrongly_rejected_newest as f64),
         line(report, ORANGE, 2, |sample| sample.wrongly_rejected_younger as f64),
         line(report, RED, 3, |sample| sample.wrongly_rejected_older as f64),
     ]
