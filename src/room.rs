@@ -211,8 +211,11 @@ pub(crate) struct FleetView {
     /// Whether servers with an earlier key are alive: they hand out the room, and cannot read which users this server
     /// admits.
     pub(crate) has_predecessors: bool,
-    /// Whether the store has hidden users of another generation in this round.
+    /// Whether the store has hidden users or servers of another generation in this round.
     pub(crate) users_are_hidden: bool,
+    /// Whether this server has recently found the first damaged values of its own generation. The other servers hold
+    /// what these lack, and are about to write it again.
+    pub(crate) is_being_repaired: bool,
     /// Whether the store has lost this server's heartbeat since its last look. Then others may be missing in `nodes`.
     pub(crate) loses_heartbeats: bool,
     /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
@@ -237,9 +240,9 @@ pub(crate) struct Room {
     /// The counts that `nodes` is computed from.
     counted: Nodes,
     budget: Budget,
-    /// Whether this server has not known everybody yet, and the store may hide other generations. Then any unseen user
-    /// may be one of theirs.
-    misses_generations: bool,
+    /// Whether this server has not known everybody yet, and the store may hide users. Then any unseen user may be one of
+    /// them.
+    misses_users: bool,
     newcomers_since_read: u64,
     /// The newcomers admitted here between the last two successful rounds.
     newcomers_before_read: u64,
@@ -260,7 +263,7 @@ impl Room {
             nodes: 1,
             counted: Nodes::default(),
             budget: Budget::default(),
-            misses_generations: false,
+            misses_users: false,
             newcomers_since_read: 0,
             newcomers_before_read: 0,
             override_: None,
@@ -270,7 +273,7 @@ impl Room {
     /// Returns whether an unseen token would be admitted now. `covered` says whether this server covers its window, so
     /// that an unseen token is a newcomer's.
     pub(crate) fn seat(&self, active_users: f64, covered: bool) -> Seat {
-        let covered = covered && !self.misses_generations;
+        let covered = covered && !self.misses_users;
         let free = match self.forced() {
             Some(Mode::Open) => true,
             Some(Mode::Throttling) => false,
@@ -333,16 +336,17 @@ impl Room {
         // server's writes fail or are lost. Then this server and the other servers may not see each other.
         let overdue = renewal.unpublished.saturating_sub(self.newcomers_before_read);
         self.nodes = if overdue > 0 { nodes.max(self.nodes) } else { nodes };
-        let is_covered = renewal.covered && !fleet.may_miss_generations;
-        self.budget.succeed(is_covered, fleet.has_unknown_generation, fleet.random);
-        if fleet.may_miss_generations {
-            self.budget.miss_generations();
+        let awaits_repair = fleet.is_being_repaired && !renewal.covered;
+        let may_miss_users = fleet.may_miss_generations || fleet.users_are_hidden || awaits_repair;
+        self.budget.succeed(renewal.covered && !may_miss_users, fleet.has_unknown_generation, fleet.random);
+        if may_miss_users {
+            self.budget.miss_users();
         }
         if !self.budget.has_settled() {
             return;
         }
-        self.misses_generations = fleet.may_miss_generations && !self.budget.knows_everybody();
-        if fleet.has_predecessors || fleet.users_are_hidden || self.misses_generations {
+        self.misses_users = may_miss_users && !self.budget.knows_everybody();
+        if fleet.has_predecessors || fleet.users_are_hidden || self.misses_users {
             self.share = self.held.seats();
             return;
         }

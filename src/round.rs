@@ -33,6 +33,7 @@ mod overrides;
 mod own_records;
 mod pace;
 pub(crate) mod protocol;
+mod scrub;
 mod servers;
 
 use crate::failpoints;
@@ -60,7 +61,12 @@ use others::Others;
 pub(crate) use overrides::encode as stored_override;
 pub use pace::Pace;
 pub(crate) use protocol::{Beats, Protocol, Versions};
+use scrub::Scrub;
 use servers::Servers;
+
+/// How long the servers of a fleet take at most to replace damaged values. A server that starts meanwhile does not know
+/// the users in them.
+const REPAIR: Duration = Duration::from_secs(10);
 
 /// The most bytes of values that one request fetches together. A larger value is fetched alone. Bounds the memory of a
 /// catch-up.
@@ -201,6 +207,9 @@ pub struct Round {
     known: BTreeMap<Slot, Known>,
     coverage: Coverage,
     losses: Losses,
+    scrub: Scrub,
+    /// When this server first found a damaged value.
+    damaged_since: Option<Duration>,
     own_records: OwnRecords,
     /// Whether this round's look found this server's heartbeat lost.
     lost_heartbeat: bool,
@@ -242,6 +251,8 @@ struct Known {
     entry: Entry,
     /// Whether the value's writer covered the minute.
     covered: bool,
+    /// Whether its bytes are a filter of this generation.
+    is_valid: bool,
 }
 
 #[cfg_attr(test, derive(Clone))]
@@ -316,6 +327,7 @@ impl Round {
     pub(crate) fn new(headcount: &Headcount, namespace: &str, protocol: Protocol, seed: u64) -> Self {
         let core = Arc::clone(headcount.core());
         let codec = core.codec().in_namespace(namespace);
+        let scrub = Scrub::new(seed ^ core.rng("scrub").u64(..));
         let news = News::new(seed ^ core.rng("news").u64(..));
         Self {
             instance_id: servers::proven_name(&core.instance_id, codec.mac()),
@@ -331,6 +343,8 @@ impl Round {
             known: BTreeMap::new(),
             coverage: Coverage::default(),
             losses: Losses::default(),
+            damaged_since: None,
+            scrub,
             own_records: OwnRecords::default(),
             lost_heartbeat: false,
             may_miss_generations: false,
@@ -478,18 +492,25 @@ impl Round {
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.core.settings.slots as u64);
         self.outgoing.since = self.coverage.read_look(&self.core, &looked, self.may_miss_generations, now);
 
-        let mut unread = Vec::new();
+        let (mut unread, mut unchanged) = (Vec::new(), Vec::new());
         for (&slot, entry) in slots.iter().zip(&looked.minutes) {
             if self.protocol.newest_only && slot != current {
                 continue;
             }
             match entry {
-                Some(entry) if self.known.get(&slot).is_some_and(|known| known.entry == *entry) => {}
-                Some(entry) => unread.push((slot, entry.clone())),
+                Some(entry) => match self.known.get(&slot).filter(|known| known.entry == *entry) {
+                    Some(known) if known.is_valid => unchanged.push((slot, entry.bytes)),
+                    Some(_) => {}
+                    None => unread.push((slot, entry.clone())),
+                },
                 None => self.miss(slot),
             }
         }
-        let mut left = Vec::new();
+        let period = self.core.settings.sync_every;
+        let mut left = match self.protocol.newest_only {
+            true => Vec::new(),
+            false => self.scrub.choose(unchanged, now, period, looked.nodes),
+        };
         for (slot, entry) in unread {
             if entry.bytes > self.codec.most_bytes() {
                 let error = DecodeError::Length { found: entry.bytes, most: self.codec.most_bytes() };
@@ -695,9 +716,15 @@ impl Round {
         for value in stored.into_iter().filter(|value| asked.contains(&value.slot)) {
             self.figures.lock().bytes_received += value.value.len() as u64;
             let entry = Entry { version: value.version, bytes: value.value.len() };
+            let is_known = self.known.get(&value.slot).is_some_and(|known| known.entry == entry);
             match self.codec.decode(value.slot, &entry.version.0, &value.value) {
                 Ok(decoded) => self.merge(value.slot, entry, &decoded),
-                Err(error) => self.refuse(value.slot, entry, &error),
+                Err(error) => {
+                    self.refuse(value.slot, entry, &error);
+                    if is_known {
+                        self.scrub.raise_alarm();
+                    }
+                }
             }
         }
         let gained = self.core.active_users() - before;
@@ -709,7 +736,7 @@ impl Round {
         self.note_memory(memory);
         self.coverage.read(&self.core, slot, decoded.covered);
         self.shown.remove(&slot);
-        self.known.insert(slot, Known { entry, covered: decoded.covered });
+        self.known.insert(slot, Known { entry, covered: decoded.covered, is_valid: true });
     }
 
     /// Rejects a value that is not a valid filter: it is counted, never merged, and replaced by what this server holds.
@@ -717,10 +744,11 @@ impl Round {
         let reason = DecodeError::REASONS.iter().position(|&reason| reason == error.reason()).unwrap_or_default();
         self.figures.lock().corrupt[reason] += 1;
         tracing::warn!(%slot, %error, "a stored value was refused and will be replaced");
+        self.damaged_since.get_or_insert(self.looked);
         let memory = self.core.note_unusable(slot);
         self.note_memory(memory);
         self.shown.remove(&slot);
-        self.known.insert(slot, Known { entry, covered: false });
+        self.known.insert(slot, Known { entry, covered: false, is_valid: false });
     }
 
     // --- everything is read ---
@@ -766,7 +794,7 @@ impl Round {
             self.may_miss_generations = true;
             self.losses.note();
         }
-        let users_are_hidden = self.others.hides_users();
+        let users_are_hidden = self.others.are_hidden();
         if users_are_hidden {
             self.losses.note();
         }
@@ -781,6 +809,7 @@ impl Round {
             may_miss_generations: self.may_miss_generations,
             has_predecessors: self.others.has_predecessors(),
             users_are_hidden,
+            is_being_repaired: self.damaged_since.is_some_and(|since| self.looked.saturating_sub(since) < REPAIR),
             loses_heartbeats: self.lost_heartbeat,
             random,
         });
@@ -842,7 +871,7 @@ impl Round {
         let after = self.known.get(&slot).map(|known| known.entry.version.clone());
         let version = self.next_version(after.as_ref());
         let value = self.codec.encode(slot, &version.0, covered, &filter);
-        let known = Known { entry: Entry { version: version.clone(), bytes: value.len() }, covered };
+        let known = Known { entry: Entry { version: version.clone(), bytes: value.len() }, covered, is_valid: true };
         let ones = filter.ones();
         Some((Outgoing { slot, after, version, value }, InFlight { slot, known, ones, newcomers }))
     }

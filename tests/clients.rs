@@ -72,10 +72,11 @@ fn plays_along(ask: Ask) {
     let about = [
         r#"["bob", {"accept": "text/html"}]"#,
         r#"["bob", {"path": "/healthz"}]"#,
+        r#"["bob", {"path": "/healthz", "upgrade": "websocket"}]"#,
         r#"["bob", {"path": "/heal\nthz"}]"#,
         r#"["bob", {"method": "POST", "path": "/spielzüge?x=1", "address": "192.0.2.1"}]"#,
     ];
-    assert_eq!(ask(&server, PATIENT, &about), ["429 True <", "in", "400 False T", "429 True {"]);
+    assert_eq!(ask(&server, PATIENT, &about), ["429 True <", "in", "429 True {", "400 False T", "429 True {"]);
     server.process.pause();
     let began = Instant::now();
     assert_eq!(ask(&server, USUAL, &[BOB; 20]), ["in"; 20], "headcount hangs");

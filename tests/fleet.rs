@@ -712,6 +712,79 @@ async fn a_server_that_restarts_while_there_are_too_many_generations_admits_ten(
     assert!(other.headcount.status().sync.ok);
 }
 
+/// Lets newcomers ask each of these servers for so many seconds. Returns how many each has admitted.
+async fn admitted_by_each(fleet: &Fleet, seconds: u32, servers: &mut [&mut Server]) -> Vec<usize> {
+    let mut admitted = vec![0; servers.len()];
+    for second in 0..seconds {
+        fleet.pass(1, servers).await;
+        for (place, server) in servers.iter().enumerate() {
+            let newcomers = (0..20).map(|newcomer| format!("{second}-{newcomer} at {place}"));
+            let is_new = |token: &String| matches!(server.decide(token), Decision::Newcomer | Decision::Warming);
+            admitted[place] += newcomers.filter(is_new).count();
+        }
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn values_that_are_damaged_in_place_are_replaced() {
+    let mut fleet = Fleet::new();
+    let (mut one, mut other) = (fleet.start(), fleet.start());
+    fleet.pass(6, &mut [&mut one, &mut other]).await;
+    fill(&fleet, &mut [&mut one, &mut other], 500).await;
+    fleet.store.damage_values();
+    fleet.pass(30, &mut [&mut one, &mut other]).await;
+    assert!(one.headcount.status().sync.corrupt + other.headcount.status().sync.corrupt > 0);
+    drop((one, other));
+    let mut third = fleet.start();
+    fleet.pass(5, &mut [&mut third]).await;
+    assert!((0..498).all(|user| third.decide(&format!("user-{user}")) == Decision::Seen));
+    assert_eq!(third.headcount.status().sync.corrupt, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_starts_before_damaged_values_are_replaced_admits_ten() {
+    let mut fleet = Fleet::new();
+    let longer = |builder: Builder| builder.slots(120).window(120 * SECOND);
+    let (mut one, mut other) = (fleet.start_as(longer), fleet.start_as(longer));
+    fleet.pass(6, &mut [&mut one, &mut other]).await;
+    for user in 0..900 {
+        assert!(one.headcount.admit(format!("user-{user}")).is_admitted() || user > 100);
+        if user % 10 == 9 {
+            fleet.pass(1, &mut [&mut one, &mut other]).await;
+        }
+    }
+    fleet.store.damage_values();
+    let mut third = fleet.start_as(longer);
+    let admitted = admitted_by_each(&fleet, 8, &mut [&mut third, &mut one, &mut other]).await;
+    assert!(admitted[0] > 0 && admitted.iter().sum::<usize>() <= 110, "{admitted:?} came in beside 900");
+}
+
+#[tokio::test]
+async fn during_a_deploy_values_that_were_damaged_in_place_do_not_fill_the_house_twice() {
+    for with_key in [false, true] {
+        let former = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(former.path(), "the key of the whole fleet").unwrap();
+        let mut fleet = Fleet::new();
+        let (mut old, mut older) = (fleet.start(), fleet.start());
+        fleet.pass(6, &mut [&mut old, &mut older]).await;
+        fill(&fleet, &mut [&mut old, &mut older], 900).await;
+        fleet.store.damage_values();
+        let next = |builder: Builder| match with_key {
+            true => builder.secret("the key that comes after").earlier_secret_files([former.path()]),
+            false => builder.capacity(50_000),
+        };
+        let (mut one, mut other) = (fleet.start_as(next), fleet.start_as(next));
+        let mut all = [&mut one, &mut other, &mut old, &mut older];
+        let admitted = admitted_by_each(&fleet, 5, &mut all).await;
+        assert!(admitted[0] <= 10 && admitted[1] <= 10, "{admitted:?}");
+        let later = admitted_by_each(&fleet, 60, &mut all).await;
+        let sum = admitted.iter().chain(&later).sum::<usize>();
+        assert!(sum <= 130, "{admitted:?} and {later:?} came in beside 900");
+        assert!((0..898).all(|user| one.decide(&format!("user-{user}")) == Decision::Seen), "they are replaced");
+    }
+}
+
 #[tokio::test]
 async fn a_whole_fleet_that_is_stopped_and_started_with_another_capacity_knows_its_users() {
     let mut fleet = Fleet::new();

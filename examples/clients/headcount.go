@@ -29,9 +29,12 @@ func Refused(w http.ResponseWriter, r *http.Request) bool {
 	ask, _ := http.NewRequest("GET", "http://127.0.0.1:7070/v1/check", nil)
 	ask.Header.Set("Authorization", r.Header.Get("Authorization"))
 	ask.Header.Set("Accept", r.Header.Get("Accept"))
-	// headcount uses the next three headers only if its server.trusted_proxies lists this program's address.
+	// headcount uses method, path and address only if its server.trusted_proxies lists this program's address.
 	ask.Header.Set("X-Original-Method", r.Method)
 	ask.Header.Set("X-Original-URI", r.URL.RequestURI())
+	if upgrade := r.Header.Get("Upgrade"); upgrade != "" {
+		ask.Header.Set("X-Original-Upgrade", upgrade)
+	}
 	if address, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		ask.Header.Set("X-Forwarded-For", address)
 	}

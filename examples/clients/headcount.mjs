@@ -7,12 +7,17 @@ const longestToken = 4096
 // After a timeout, requests are admitted unchecked for a second, so that a headcount that hangs delays few of them.
 let uncheckedUntil = 0
 
-/** Resolves to undefined if the request is admitted, or to { status, headers, body }, the answer for the client. */
-export async function check(token, { method = 'GET', path = '/', address, accept, timeout = 1500 } = {}) {
+/**
+ * If the request has the header Upgrade, as a WebSocket's has, pass its value as `upgrade`: it is exempt nowhere.
+ *
+ * Resolves to undefined if the request is admitted, or to { status, headers, body }, the answer for the client.
+ */
+export async function check(token, { method = 'GET', path = '/', address, accept, upgrade, timeout = 1500 } = {}) {
   if (Buffer.byteLength(token) > longestToken) return { status: 431, headers: {}, body: 'The token is too long.\n' }
   const told = { authorization: `Bearer ${token}`, 'x-original-method': method, 'x-original-uri': path }
   if (address) told['x-forwarded-for'] = address
   if (accept) told.accept = accept
+  if (upgrade) told['x-original-upgrade'] = upgrade
   if (Object.values(told).some((value) => /[\0-\x1f\x7f]/.test(value))) {
     return { status: 400, headers: {}, body: 'The request cannot be used.\n' }
   }

@@ -16,8 +16,11 @@ _kept = threading.local()
 _unchecked_until = 0.0
 
 
-def check(token, method="GET", path="/", address=None, accept=None, host="127.0.0.1", port=7070, timeout=1.5):
-    """Returns None if the request is admitted, or (status, headers, body), the answer for the client."""
+def check(token, method="GET", path="/", address=None, accept=None, upgrade=None, host="127.0.0.1", port=7070, timeout=1.5):
+    """If the request has the header Upgrade, as a WebSocket's has, pass its value as upgrade: it is exempt nowhere.
+
+    Returns None if the request is admitted, or (status, headers, body), the answer for the client.
+    """
     global _unchecked_until
     token = token.encode()
     if len(token) > LONGEST_TOKEN:
@@ -25,6 +28,7 @@ def check(token, method="GET", path="/", address=None, accept=None, host="127.0.
     headers = {"Authorization": b"Bearer " + token, "X-Original-Method": method, "X-Original-URI": path.encode()}
     headers |= {"X-Forwarded-For": address} if address else {}
     headers |= {"Accept": accept} if accept else {}
+    headers |= {"X-Original-Upgrade": upgrade} if upgrade else {}
     if time.monotonic() < _unchecked_until:
         return None
     # The kept connection may have been closed in the meantime. Then the check is sent again on a new connection.

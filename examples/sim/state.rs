@@ -95,6 +95,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/round/own_records.rs",
     "src/round/pace.rs",
     "src/round/protocol.rs",
+    "src/round/scrub.rs",
     "src/round/servers.rs",
     "src/sharded.rs",
     "src/sync.rs",

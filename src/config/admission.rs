@@ -83,9 +83,9 @@ pub struct Admission {
         schemars(extend("must_be" = "\"new-user\", \"admit\" or \"reject\"", "such_as" = "\"new-user\""))
     )]
     pub missing_token: MissingToken,
-    /// Paths that are always admitted if the request reads (`GET`, `HEAD`, `OPTIONS`, no WebSocket). A `[[route]]` of
-    /// the class `exempt` exempts all methods. Each path is exact, or a prefix that ends in `/*`. A prefix does not
-    /// cover scripts: `/static/*` does not exempt `/static/x.php`. Default: `/healthz`.
+    /// Paths that are always admitted if the request reads (`GET`, `HEAD`, `OPTIONS`). A `[[route]]` of the class
+    /// `exempt` exempts all methods. Neither exempts a WebSocket. Each path is exact, or a prefix that ends in `/*`. A
+    /// prefix does not cover scripts: `/static/*` does not exempt `/static/x.php`. Default: `/healthz`.
     #[cfg_attr(
         feature = "server",
         schemars(extend("must_be" = "a list of paths", "such_as" = "[\"/healthz\", \"/static/*\"]"))

@@ -395,12 +395,22 @@ impl Limit {
                 warnings.push("server.trusted_proxies is empty: the path is known behind Envoy alone".to_owned());
             }
         }
+        let asks_a_store = self.store != LimitStore::Memory;
+        let together = self.max_wait + if asks_a_store { self.within } else { Duration::ZERO };
         if let Some(waits) = too_long_for(self.max_wait) {
             warnings.push(format!(
                 "max_wait is as long as proxies wait for an answer, or longer: after {waits}, they admit the request"
             ));
         }
-        let asks_a_store = self.store != LimitStore::Memory;
+        if let Some(waits) = too_long_for(together)
+            && too_long_for(self.max_wait).is_none()
+            && too_long_for(self.within).is_none()
+        {
+            warnings.push(format!(
+                "within and max_wait together are as long as proxies wait for an answer, or longer: after {waits}, \
+                 they admit the request"
+            ));
+        }
         if let Some(waits) = too_long_for(self.within)
             && asks_a_store
             && self.on_store_error == OnStoreError::Deny

@@ -45,7 +45,8 @@ pub struct Route {
     pub class: RouteClass,
 }
 
-/// How requests to a path are treated.
+/// How requests to a path are treated. A request that asks for another protocol, such as a WebSocket, is always treated
+/// as `Admit` says: many WebSocket servers do not look at the path.
 ///
 /// ```
 /// # #[cfg(feature = "tower")] {
@@ -110,12 +111,12 @@ impl Routes {
     /// this class, too, because PHP frameworks serve `/play` for `/static/index.php/play`. The exception is a path that
     /// an exact rule names.
     ///
-    /// `exempt_paths` exempts only requests that read: `GET`, `HEAD` and `OPTIONS`, and none that `upgrades` to another
-    /// protocol. Some frameworks run a function that a header or the body of a `POST` names, whatever the path is. Many
-    /// WebSocket servers do not look at the path either.
+    /// `exempt_paths` exempts only requests that read: `GET`, `HEAD` and `OPTIONS`. Some frameworks run a function that a
+    /// header or the body of a `POST` names, whatever the path is. Many WebSocket servers do not look at the path
+    /// either, so a request that `upgrades` to another protocol has the class `Admit`.
     pub(crate) fn class(&self, method: &Method, upgrades: bool, path: Option<&str>) -> RouteClass {
-        let Some(path_and_query) = path else { return RouteClass::Admit };
-        let reads = !upgrades && matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let Some(path_and_query) = path.filter(|_| !upgrades) else { return RouteClass::Admit };
+        let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
         let rules = Rules { routes: self, reads };
         let in_query = paths::path_in_query(path_and_query).map(|in_query| rules.class_of_path(in_query));
         let class = rules.class_of_path(paths::without_query(path_and_query));
@@ -224,8 +225,9 @@ mod tests {
             let paths = ["/healthz", "/static/a.js", "/status", "/webhook"];
             assert_eq!(paths.map(|path| routes.class(&method, false, Some(path))), classes, "{method}");
         }
-        let of_web_socket = ["/healthz", "/webhook"].map(|path| routes.class(&Method::GET, true, Some(path)));
-        assert_eq!(of_web_socket, [RouteClass::Admit, RouteClass::Exempt]);
+        for path in ["/healthz", "/static/a.js", "/status", "/webhook"] {
+            assert_eq!(routes.class(&Method::GET, true, Some(path)), RouteClass::Admit, "a WebSocket to {path}");
+        }
     }
 
     #[test]

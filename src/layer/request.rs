@@ -13,7 +13,8 @@ use std::sync::OnceLock;
 /// The request that a decision is about: one that arrives here, or one that a proxy describes.
 pub(crate) struct RequestInfo<'r> {
     pub(crate) method: &'r Method,
-    /// Whether the request asks for another protocol, such as a WebSocket.
+    /// Whether the request asks for another protocol, such as a WebSocket: by `Upgrade` in HTTP/1.1 (RFC 6455), by
+    /// `CONNECT` in HTTP/2 (RFC 8441).
     pub(crate) upgrades: bool,
     /// With or without a query; `None` if it is not known.
     pub(crate) path: Option<&'r str>,
@@ -37,7 +38,7 @@ impl<'r> RequestInfo<'r> {
         let is_https = uri.scheme() == Some(&Scheme::HTTPS);
         Self {
             method,
-            upgrades: asks_for_another_protocol(headers.get_all(UPGRADE)),
+            upgrades: method == Method::CONNECT || asks_for_another_protocol(headers.get_all(UPGRADE)),
             path: Some(uri.path()),
             readings: OnceLock::new(),
             headers,

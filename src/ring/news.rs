@@ -20,7 +20,10 @@ pub(crate) const MOST_FINGERPRINTS: usize = 4096;
 const HEAD_BYTES: usize = 12;
 
 /// The bytes of a fingerprint.
-const FINGERPRINT_BYTES: usize = 6;
+pub(crate) const FINGERPRINT_BYTES: usize = 6;
+
+/// The bytes of an entry besides its fingerprints.
+pub(crate) const ENTRY_BYTES: u64 = (HEAD_BYTES + MAC_BYTES) as u64;
 
 /// The reason why an entry was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -45,8 +45,8 @@ pub(super) struct Budget {
     without_store: bool,
     /// Whether there may be active users of another generation whom this server does not know.
     foreign_users: bool,
-    /// Whether the store may hide other generations.
-    misses_generations: bool,
+    /// Whether the store may hide users: other generations, or minutes.
+    misses_users: bool,
 }
 
 impl Budget {
@@ -62,7 +62,7 @@ impl Budget {
     /// whether there may be active users of another generation whom it does not know. `rounding` is a random number
     /// from 0 to 1.
     pub(super) fn succeed(&mut self, covered: bool, foreign_users: bool, rounding: f64) {
-        (self.without_store, self.misses_generations) = (false, false);
+        (self.without_store, self.misses_users) = (false, false);
         (self.foreign_users, self.rounding) = (foreign_users, rounding);
         self.rounds_in_a_row = self.rounds_in_a_row.saturating_add(1);
         self.unread_by_others.rotate_right(1);
@@ -74,10 +74,10 @@ impl Budget {
         }
     }
 
-    /// Records that the store may hide other generations from the round that has just succeeded. Then a server that has
+    /// Records that the store may have hidden users from the round that has just succeeded. Then a server that has
     /// not known everybody is bound twice: by what it admits uninformed, and by the room that it sees.
-    pub(super) fn miss_generations(&mut self) {
-        self.misses_generations = true;
+    pub(super) fn miss_users(&mut self) {
+        self.misses_users = true;
     }
 
     /// Records that a round has read everything, but the store refused its writes.
@@ -117,8 +117,8 @@ impl Budget {
 
     /// Returns whether the budget allows one more newcomer. Held seats count as used.
     pub(super) fn is_left(&self, occupancy: Occupancy) -> bool {
-        let sees_room = self.has_known || self.has_settled() && (self.foreign_users || self.misses_generations);
-        let is_informed = self.has_known || !self.misses_generations;
+        let sees_room = self.has_known || self.has_settled() && (self.foreign_users || self.misses_users);
+        let is_informed = self.has_known || !self.misses_users;
         if sees_room {
             let own: u64 = self.unread_by_others.iter().sum();
             let others = occupancy.nodes.saturating_sub(1) as f64;
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_may_miss_generations_is_bound_by_the_room_as_well() {
+    fn a_server_that_may_miss_users_is_bound_by_the_room_as_well() {
         for (active_users, most) in [(0.0, 20), (1995.0, 2), (2000.0, 0), (3000.0, 0)] {
             let mut budget = Budget::default();
             for _ in 0..3 {
                 budget.succeed(false, true, 0.0);
-                budget.miss_generations();
+                budget.miss_users();
             }
             assert_eq!(admitted(&mut budget, active_users), most, "{active_users}");
         }

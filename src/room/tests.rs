@@ -46,6 +46,7 @@ fn fleet_of(nodes: u64) -> FleetView {
         may_miss_generations: false,
         has_predecessors: false,
         users_are_hidden: false,
+        is_being_repaired: false,
         loses_heartbeats: false,
         random: 0.0,
     }

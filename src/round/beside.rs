@@ -28,9 +28,8 @@ pub(super) struct Beside {
     pub(super) is_proven: bool,
     /// Whether the last look showed values that were not fetched.
     pub(super) has_unread: bool,
-    /// Whether the last look hid users of the generation: a value could not be read, although its servers are alive and
-    /// other values could.
-    pub(super) hides_users: bool,
+    /// Whether the last look hid users of the generation: a value could not be read, although its servers are alive.
+    hides_users: bool,
     /// The number of values that this round fetched while the generation had no proof.
     pub(super) tries: u32,
     pub(super) servers: ServersBeside,
@@ -96,6 +95,8 @@ impl Beside {
     /// Counts the servers by their proven names. A proven name proves the generation.
     pub(super) fn count_servers(&mut self, looked: &LookedBeside, macs: &[FleetMac]) {
         self.nodes = self.servers.read(&looked.writers, macs);
+        // The first MAC is that of the current key.
+        self.earlier_key = self.servers.key.map_or(self.earlier_key, |key| key.checked_sub(1));
         self.wanting = looked.wanting.min(self.nodes);
         self.is_proven |= self.nodes > 0;
     }
@@ -110,7 +111,8 @@ impl Beside {
         may_fetch: bool,
     ) -> Vec<(Slot, usize)> {
         let most_bytes = self.filter_bytes.map_or(most_bytes, |bytes| most_bytes.min(codec::most_bytes(bytes)));
-        let is_live = self.nodes > 0 && self.is_settled();
+        // If this server has no place for the generation, it is unknown, and not hidden.
+        let is_live = self.nodes > 0 && (may_fetch || self.is_settled());
         (self.has_unread, self.hides_users) = (false, false);
         let mut unread = Vec::new();
         for (&slot, entry) in slots.iter().zip(minutes) {
@@ -146,18 +148,33 @@ impl Beside {
             let Some(&(_, bytes)) = asked.iter().find(|(asked, _)| *asked == slot) else { continue };
             // The size is the one that the looks show, because an invalid value arrives without its bytes.
             let entry = Entry { version, bytes };
-            let Ok((decoded, earlier_key)) = codec.decode_beside(generation, slot, &entry.version.0, &value) else {
-                self.hides_users |= self.nodes > 0 && self.is_settled();
-                let longest_pause = if self.is_settled() { LONGEST_PAUSE_OF_SETTLED } else { LONGEST_PAUSE };
-                self.unreadable.entry(slot).or_default().fail(longest_pause);
-                self.note(slot, entry, None);
-                continue;
+            let read = codec.decode_beside(generation, slot, &entry.version.0, &value);
+            let (decoded, earlier_key) = match read {
+                Ok(read) => read,
+                Err(error) => {
+                    if self.nodes > 0 {
+                        self.hides_users = true;
+                        tracing::warn!(
+                            generation = format!("{generation:016x}"), %slot, %error,
+                            "a value of another generation cannot be read; its servers are about to replace it"
+                        );
+                    }
+                    let longest_pause = if self.is_settled() { LONGEST_PAUSE_OF_SETTLED } else { LONGEST_PAUSE };
+                    self.unreadable.entry(slot).or_default().fail(longest_pause);
+                    self.note(slot, entry, None);
+                    continue;
+                }
             };
             (were_read, self.is_proven, self.earlier_key) = (true, true, earlier_key);
             self.filter_bytes = Some(decoded.filter.shape().bytes());
             self.note(slot, entry, Some(decoded));
         }
         were_read
+    }
+
+    /// Returns whether the store hides users of the generation, or servers that admit some.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.hides_users || self.is_proven && self.servers.may_be_hidden
     }
 
     /// Returns whether its users are all known: every value was read, and its writer covered the minute.

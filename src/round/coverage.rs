@@ -291,6 +291,7 @@ mod tests {
                 may_miss_generations: false,
                 has_predecessors: false,
                 users_are_hidden: false,
+                is_being_repaired: false,
                 loses_heartbeats: false,
                 random: 0.5,
             },

@@ -12,7 +12,7 @@ use crate::config::NewsEvery;
 use crate::fingerprint::Fingerprint;
 use crate::fleet_mac::{FleetMac, Purpose};
 use crate::headcount::CORRUPT_NEWS;
-use crate::ring::news::{MOST_FINGERPRINTS, NewsError, decode, encode};
+use crate::ring::news::{ENTRY_BYTES, FINGERPRINT_BYTES, MOST_FINGERPRINTS, NewsError, decode, encode};
 use crate::room::FleetLink;
 use crate::store_error::StoreError;
 use crate::time::Slot;
@@ -70,6 +70,8 @@ enum LogError {
     Cut,
     #[error("it has begun anew more than {MOST_RESTARTS} times")]
     Restarted,
+    #[error("it is longer than all users of its minute could make it")]
+    TooLong,
 }
 
 /// News that is on its way to the store.
@@ -199,7 +201,11 @@ impl Round {
             log.restarts += 1;
         }
         let (read, whole) = self.read_entries(sent.slot, &part.bytes);
-        let valid = if log.restarts > MOST_RESTARTS { Err(LogError::Restarted) } else { whole };
+        let valid = match () {
+            () if log.restarts > MOST_RESTARTS => Err(LogError::Restarted),
+            () if part.from > self.most_log_bytes() => Err(LogError::TooLong),
+            () => whole,
+        };
         if let Err(error) = valid {
             tracing::warn!(slot = %sent.slot, %error, "a news log is invalid; until its minute ends, its news comes \
                 with the rounds alone");
@@ -214,6 +220,24 @@ impl Round {
             None => self.core.return_unsent(sent.slot, &sent.fingerprints),
         }
         self.news.logs.insert(sent.slot, log);
+    }
+
+    /// Returns how long the log of a minute can become. Anybody who can write to the store can append entries of the
+    /// fleet once more, and all servers would read nothing else for a while.
+    fn most_log_bytes(&self) -> u64 {
+        let beats = self.core.settings.slot_length.div_duration_f64(self.shortest_beat()) as u64;
+        let nodes = self.figures.lock().nodes.max(1);
+        let entries = beats.saturating_mul(nodes).saturating_mul(ENTRY_BYTES);
+        // An entry names users whose bits were not all set. So there are at most as many as bits, in a server.
+        let users = self.codec.shape().bits().saturating_mul(FINGERPRINT_BYTES as u64);
+        entries.saturating_add(users).saturating_add(MOST_NEWS_BYTES as u64)
+    }
+
+    fn shortest_beat(&self) -> Duration {
+        match (self.protocol.beats, self.core.settings.news_every) {
+            (Beats::Every(every), _) | (Beats::AsConfigured, NewsEvery::Fixed(every)) => every,
+            _ => WHILE_FULL,
+        }
     }
 
     /// Records the users of these entries, and returns how many bytes were read.
@@ -307,6 +331,38 @@ mod tests {
         round(&mut one);
         let rate = one.2.round.figures.lock().foreign_newcomers_per_second;
         assert!((39.0..41.0).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn a_log_full_of_copies_is_refused_after_a_few_beats() {
+        let store = MemoryStore::new();
+        let server = || {
+            let builder = Headcount::builder().max_active_users(1000).secret("the key of the whole fleet");
+            let (headcount, worker) = builder.build().unwrap();
+            let mut exchange = headcount.exchange("memory", "");
+            let mut next = Next::Ask(exchange.round.begin(Duration::ZERO));
+            while let Next::Ask(request) = next {
+                next = exchange.round.answer(Ok(store.answer(&exchange.identity, request)), Duration::ZERO);
+            }
+            (headcount, worker, exchange)
+        };
+        let [mut one, mut other] = [server(), server()];
+        one.2.round.begin_beat();
+        assert!(one.0.admit("alice").is_admitted());
+        let Request::ExchangeNews(mut logs) = one.2.round.begin_beat() else { panic!("a beat") };
+        let log = logs.iter_mut().find(|log| !log.entry.is_empty()).unwrap();
+        log.entry = log.entry.repeat((32 << 20) / log.entry.len());
+        store.answer(&one.2.identity, Request::ExchangeNews(logs));
+        let mut beats = 0;
+        while !other.2.round.news.has_refused() {
+            beats += 1;
+            assert!(beats < 10, "it reads copies");
+            let request = other.2.round.begin_beat();
+            let answer = store.answer(&other.2.identity, request);
+            other.2.round.end_beat(Ok(answer), Duration::ZERO);
+        }
+        assert!(other.0.admit("alice").is_admitted());
+        assert_eq!(other.0.status().sync.corrupt, 1);
     }
 
     #[test]

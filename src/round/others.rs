@@ -265,10 +265,10 @@ impl Others {
         self.has_more || self.known().len() < self.asked().count()
     }
 
-    /// Returns whether the store has hidden users of a generation whose servers are alive and whose users are known
-    /// otherwise. Then nobody knows how much room there is.
-    pub(super) fn hides_users(&self) -> bool {
-        self.asked().any(|(_, other)| other.hides_users)
+    /// Returns whether the store has hidden servers of a generation, or users although its servers are alive. Then nobody
+    /// knows how much room there is.
+    pub(super) fn are_hidden(&self) -> bool {
+        self.asked().any(|(_, other)| other.is_hidden())
     }
 
     /// Returns the number of servers of other generations that share the room, and how many of them reject newcomers.
@@ -615,26 +615,26 @@ mod tests {
         let settled = || {
             let mut others = Others::new();
             read(&mut others, &[value(&theirs, SLOTS[1], "a-1", &[11], true)], &SLOTS);
-            assert!(!others.hides_users());
+            assert!(!others.are_hidden());
             others
         };
         let mut others = settled();
         let values = [value(&theirs, SLOTS[0], "a-2", &[22], true), value(&theirs, SLOTS[1], "a-1", &[11], true)];
         read(&mut others, &values, &SLOTS);
-        assert!(!others.hides_users(), "the next minute");
+        assert!(!others.are_hidden(), "the next minute");
         let mut junk = values.clone();
         (junk[0].version, junk[0].value) = (Version("b-1".into()), vec![7; 200]);
         read(&mut others, &junk, &SLOTS);
-        assert!(others.hides_users() && others.nodes() == (3, 2), "junk");
+        assert!(others.are_hidden() && others.nodes() == (3, 2), "junk");
         read(&mut others, &values, &SLOTS);
-        assert!(!others.hides_users());
+        assert!(!others.are_hidden());
         (junk[0].version, junk[0].value) = (Version("b-2".into()), vec![7; 1 << 20]);
         read(&mut others, &junk, &SLOTS);
-        assert!(others.hides_users(), "too large");
+        assert!(others.are_hidden(), "too large");
 
         let mut others = settled();
         read(&mut others, &[], &SLOTS);
-        assert!(!others.hides_users(), "a value that is gone may have expired");
+        assert!(!others.are_hidden(), "a value that is gone may have expired");
     }
 
     #[test]

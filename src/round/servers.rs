@@ -12,7 +12,7 @@ use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
 use crate::text::misleads;
 use crate::time::Timestamp;
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// The largest number of names requested for proving: more than any fleet has servers.
 const MOST_PROVEN: usize = 4096;
@@ -90,6 +90,12 @@ impl Servers {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServersBeside {
     proven: u64,
+    /// Whether a look has shown all names.
+    were_counted: bool,
+    /// Whether servers may be missing in `proven`: no look has shown all names, and most of those shown are forged.
+    pub(super) may_be_hidden: bool,
+    /// The place of the key that proved the latest names, among the MACs that [`read`](Self::read) got.
+    pub(super) key: Option<usize>,
     /// Whether the generation may have more names than the [`FEW_NAMES`] that a look usually requests.
     has_more: bool,
     /// How many of the next looks request few names, although there may be more.
@@ -109,9 +115,13 @@ impl ServersBeside {
     /// have. Returns the number of servers.
     pub(super) fn read(&mut self, names: &[String], macs: &[FleetMac]) -> u64 {
         let requested = self.names();
-        let is_proven = |name: &&String| macs.iter().any(|mac| is_proven(name, mac));
-        let proven = names.iter().filter(is_proven).collect::<HashSet<_>>().len() as u64;
+        let key_of = |name: &String| macs.iter().position(|mac| is_proven(name, mac));
+        let keys: BTreeMap<_, _> = names.iter().filter_map(|name| Some((name, key_of(name)?))).collect();
+        self.key = keys.values().copied().max().or(self.key);
+        let proven = keys.len() as u64;
         let is_whole = names.len() < requested;
+        self.were_counted |= is_whole;
+        self.may_be_hidden = !self.were_counted && 2 * proven < names.len() as u64;
         // If only a part of the names was shown, names proven before may be missing from it.
         self.proven = if is_whole { proven } else { self.proven.max(proven) };
         self.has_more = !is_whole || names.len() > FEW_NAMES;
@@ -180,6 +190,32 @@ mod tests {
         let many: Vec<_> = (0..40).filter(|&look| flooded[look].0 == 4096).collect();
         assert_eq!(many, [16, 32], "forged names cost little");
         assert!(flooded[16..].iter().all(|&(_, servers)| servers == 5), "{flooded:?}");
+    }
+
+    #[test]
+    fn forged_names_may_hide_servers_until_all_names_were_shown_once() {
+        let may_be_hidden = |looks: usize, servers: u64, forged: usize| {
+            let forged = (0..forged).map(|name| format!("forged-{name}"));
+            let names: Vec<_> = forged.chain((0..servers).map(|number| ours(number).instance_id)).collect();
+            let mut beside = ServersBeside::default();
+            for _ in 0..looks {
+                beside.read(&names[..names.len().min(beside.names())], &[mac(7)]);
+            }
+            beside.may_be_hidden
+        };
+        assert!(!may_be_hidden(1, 5, 20) && !may_be_hidden(1, 5, 0) && !may_be_hidden(1, 200, 0));
+        assert!(may_be_hidden(1, 5, 100) && may_be_hidden(16, 5, 100));
+        assert!(!may_be_hidden(17, 5, 100), "the seventeenth look asks for 4,096 names");
+    }
+
+    #[test]
+    fn names_tell_the_key_of_a_generation() {
+        let earlier = FleetMac::new(&FingerprintKey::new(&[2; 16]).unwrap(), 7);
+        let mut beside = ServersBeside::default();
+        beside.read(&["forged".into()], &[mac(7), earlier.clone()]);
+        assert_eq!(beside.key, None);
+        beside.read(&[proven_name("a", &earlier)], &[mac(7), earlier]);
+        assert_eq!(beside.key, Some(1));
     }
 
     /// Reads a look with this many heartbeats and these names. Returns the number of servers.

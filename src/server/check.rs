@@ -135,12 +135,12 @@ impl<'r> Original<'r> {
         let appended = whole.strip_prefix(CHECK).filter(|path| path.starts_with('/'));
         let told = |names: [&str; 2]| if trusted { only(request.headers(), names) } else { None };
         let method = told(["x-original-method", "x-forwarded-method"]).and_then(|method| method.parse().ok());
+        let method = method.unwrap_or_else(|| request.method().clone());
+        // From anybody: it makes a decision stricter, never milder.
+        let names_other = |name| asks_for_another_protocol(request.headers().get_all(name));
         Self {
-            method: method.unwrap_or_else(|| request.method().clone()),
-            // From anybody: it makes a decision stricter, never milder.
-            upgrades: ["upgrade", "x-original-upgrade"]
-                .iter()
-                .any(|name| asks_for_another_protocol(request.headers().get_all(*name))),
+            upgrades: method == Method::CONNECT || ["upgrade", "x-original-upgrade"].into_iter().any(names_other),
+            method,
             path: appended
                 .filter(|path| *path != "/")
                 .or_else(|| told(["x-original-uri", "x-forwarded-uri"]))

@@ -116,6 +116,14 @@ impl MemoryStore {
         }
     }
 
+    /// Damages all values in place: they keep their versions and sizes.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn damage_values(&self) {
+        for generation in self.namespace.lock().generations.values_mut() {
+            generation.minutes.values_mut().for_each(|value| value.bytes.fill(7));
+        }
+    }
+
     /// Answers a look as a store that refuses writes does: no heartbeat is recorded.
     #[cfg(any(test, feature = "testing"))]
     pub fn look_without_writes(&self, identity: &Identity, slots: &[Slot], refusal: StoreError) -> Looked {

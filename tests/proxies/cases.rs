@@ -563,6 +563,8 @@ fn headcounts_headers_cannot_be_set_by_a_client(runtime: &Handle, kind: Kind) {
         ("X-Original-URL", "/forged"),
         ("X-Rewrite-Url", "/forged"),
         ("X-Script-Name", "/forged"),
+        ("X-Forwarded-Script-Name", "/forged"),
+        ("X-Forwarded-Prefix", "/forged"),
         ("X-Forwarded-For", "203.0.113.9"),
         ("Connection", "close, X-Headcount-Decision"),
     ];
