@@ -240,8 +240,8 @@ pub(crate) struct Room {
     /// The counts that `nodes` is computed from.
     counted: Nodes,
     budget: Budget,
-    /// Whether this server has not known everybody yet, and the store may hide users. Then any unseen user may be one of
-    /// them.
+    /// Whether this server has not known everybody yet, and the store may hide users. Then any unseen user may be one
+    /// of them.
     misses_users: bool,
     newcomers_since_read: u64,
     /// The newcomers admitted here between the last two successful rounds.

@@ -40,8 +40,8 @@ impl Strategy {
         }
     }
 
-    /// How its servers exchange news; `None` if they ask Redis about each request. Headcount has a beat in each period of
-    /// length `beat_every`.
+    /// How its servers exchange news; `None` if they ask Redis about each request. Headcount has a beat in each period
+    /// of length `beat_every`.
     pub fn protocol(self, write_delay: Duration, beat_every: Duration) -> Option<Protocol> {
         let protocol = match self {
             Self::Headcount => Protocol { beats: Beats::Every(beat_every), ..Protocol::HEADCOUNT },

@@ -111,8 +111,8 @@ impl Routes {
     /// this class, too, because PHP frameworks serve `/play` for `/static/index.php/play`. The exception is a path that
     /// an exact rule names.
     ///
-    /// `exempt_paths` exempts only requests that read: `GET`, `HEAD` and `OPTIONS`. Some frameworks run a function that a
-    /// header or the body of a `POST` names, whatever the path is. Many WebSocket servers do not look at the path
+    /// `exempt_paths` exempts only requests that read: `GET`, `HEAD` and `OPTIONS`. Some frameworks run a function that
+    /// a header or the body of a `POST` names, whatever the path is. Many WebSocket servers do not look at the path
     /// either, so a request that `upgrades` to another protocol has the class `Admit`.
     pub(crate) fn class(&self, method: &Method, upgrades: bool, path: Option<&str>) -> RouteClass {
         let Some(path_and_query) = path.filter(|_| !upgrades) else { return RouteClass::Admit };

@@ -265,8 +265,8 @@ impl Others {
         self.has_more || self.known().len() < self.asked().count()
     }
 
-    /// Returns whether the store has hidden servers of a generation, or users although its servers are alive. Then nobody
-    /// knows how much room there is.
+    /// Returns whether the store has hidden servers of a generation, or users although its servers are alive. Then
+    /// nobody knows how much room there is.
     pub(super) fn are_hidden(&self) -> bool {
         self.asked().any(|(_, other)| other.is_hidden())
     }
