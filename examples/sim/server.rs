@@ -7,9 +7,9 @@ use crate::tokens::Tokens;
 use headcount::bloom::Shape;
 use headcount::fingerprint::{Fingerprint, FingerprintKey};
 use headcount::internals::{Glance, Values, glance};
-use headcount::round::Exchange;
+use headcount::round::{Exchange, Outgoing, Reply, Request, Version};
 use headcount::time::{Clock as _, Slot};
-use headcount::{Headcount, Worker};
+use headcount::{Headcount, StoreError, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -35,8 +35,15 @@ pub struct Server {
     queue: usize,
     /// The number of the request whose answer it waits for; 0 if it waits for none.
     pub asked: u64,
-    /// The minutes that its fetch under way asks for.
-    pub fetching: Vec<Slot>,
+    /// The minutes with news that its fetch under way asks for.
+    fetching: Vec<Slot>,
+    /// The minutes that its last look asked for, and the versions that it showed.
+    shown: BTreeMap<Slot, Version>,
+    looking: Vec<Slot>,
+    /// The versions that it has read or written.
+    versions: BTreeMap<Slot, Version>,
+    /// The minutes that its write under way publishes, and their versions.
+    publishing: Vec<(Slot, Version)>,
     /// The minutes of failed fetches: they have news that it could not read.
     unread: Vec<Slot>,
     /// Whether the store has told it about the time before its start: when the namespace was first used, that no server
@@ -141,6 +148,10 @@ impl Server {
             queue: weather.refresh_queue,
             asked: 0,
             fetching: Vec::new(),
+            shown: BTreeMap::new(),
+            looking: Vec::new(),
+            versions: BTreeMap::new(),
+            publishing: Vec::new(),
             unread: Vec::new(),
             knows_past: false,
             round_began: Duration::ZERO,
@@ -315,11 +326,39 @@ impl Server {
         self.first_success.is_some_and(|first| first < self.oldest())
     }
 
+    /// Notes what a request asks for. A server also fetches values again that it knows: they bring no news.
+    pub fn asks(&mut self, request: &Request) {
+        match request {
+            Request::Look { slots, .. } => self.looking.clone_from(slots),
+            Request::Fetch { slots } => {
+                let has_news = |slot: &&Slot| self.versions.get(slot) != self.shown.get(slot);
+                self.fetching = slots.iter().filter(has_news).copied().collect();
+            }
+            Request::Publish(news) => {
+                let version = |minute: &Outgoing| (minute.slot, minute.version.clone());
+                self.publishing = news.minutes.iter().map(version).collect();
+            }
+            _ => {}
+        }
+    }
+
     /// Ends a request. If it was not answered, the minutes of its fetch are known to be unread.
-    pub fn fetched(&mut self, is_answered: bool) {
-        let fetching = std::mem::take(&mut self.fetching);
-        if !is_answered {
-            self.unread.extend(fetching);
+    pub fn is_answered(&mut self, reply: &Result<Reply, StoreError>) {
+        let (fetching, publishing) = (std::mem::take(&mut self.fetching), std::mem::take(&mut self.publishing));
+        match reply {
+            Ok(Reply::Looked(looked)) => {
+                let shown = std::mem::take(&mut self.looking).into_iter().zip(&looked.minutes);
+                self.shown = shown.filter_map(|(slot, entry)| Some((slot, entry.as_ref()?.version.clone()))).collect();
+            }
+            Ok(Reply::Fetched(stored)) => {
+                self.versions.extend(stored.iter().map(|stored| (stored.slot, stored.version.clone())));
+            }
+            Ok(Reply::Published(published)) => {
+                let written = publishing.into_iter().zip(&published.written).filter(|(_, written)| **written);
+                self.versions.extend(written.map(|(minute, _)| minute));
+            }
+            Ok(_) => {}
+            Err(_) => self.unread.extend(fetching),
         }
     }
 
@@ -351,6 +390,7 @@ impl Server {
         if is_jump {
             let back = before.since(now);
             self.unread.clear();
+            self.versions.clear();
             for slot in [&mut self.has_read_up_to, &mut self.looked_up_to].into_iter().chain(&mut self.first_success) {
                 *slot = slot.minus(back);
             }

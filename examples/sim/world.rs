@@ -463,7 +463,7 @@ impl<'a> World<'a> {
         if let Err(error) = &reply {
             note!(self, "server {place} gets no answer: {error}");
         }
-        server.fetched(reply.is_ok());
+        server.is_answered(&reply);
         let looked = matches!(reply, Ok(Reply::Looked(_)));
         let next = server.exchange.round.answer(reply, server.clock.monotonic());
         server.follow_numbers(looked);
@@ -569,9 +569,7 @@ impl<'a> World<'a> {
         let life = server.life;
         let within = server.exchange.round.time_for(&request);
         let (mut tokens, mut parts, mut departure) = (Vec::new(), 1, self.now);
-        if let Request::Fetch { slots } = &request {
-            server.fetching.clone_from(slots);
-        }
+        server.asks(&request);
         server.reads_beside = matches!(request, Request::FetchBeside { .. });
         if let Request::Look { slots, .. } = &request {
             let error = self.oracle.clock_error;

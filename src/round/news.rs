@@ -137,7 +137,9 @@ impl Round {
             NewsEvery::Fixed(every) => every,
             NewsEvery::AsNeeded => {
                 let foreign = self.figures.lock().foreign_newcomers_per_second;
-                if self.core.may_reject_within(SOON, foreign) { WHILE_FULL } else { WHILE_OPEN }
+                // A server that rejects newcomers waits for the news of all others, also of one that has seats left.
+                let rejects = self.demand.wanting > 0 || self.core.may_reject_within(SOON, foreign);
+                if rejects { WHILE_FULL } else { WHILE_OPEN }
             }
         };
         let nodes = u32::try_from(self.figures.lock().nodes).unwrap_or(u32::MAX);
@@ -378,6 +380,21 @@ mod tests {
             round.beat_every().is_some()
         };
         assert_eq!([Protocol::HEADCOUNT, Protocol::V1, Protocol::V1_1].map(beats), [true, false, false]);
+    }
+
+    #[test]
+    fn while_a_server_rejects_newcomers_all_servers_beat_often() {
+        let builder = Headcount::builder().max_active_users(10_000).secret("the key of the whole fleet");
+        let (headcount, _worker) = builder.build().unwrap();
+        let Exchange { identity, mut round, .. } = headcount.exchange("memory", "");
+        let store = MemoryStore::new();
+        let mut next = Next::Ask(round.begin(Duration::ZERO));
+        while let Next::Ask(request) = next {
+            next = round.answer(Ok(store.answer(&identity, request)), Duration::ZERO);
+        }
+        assert_eq!(round.beat_every(), Some(WHILE_OPEN));
+        round.demand.wanting = 1;
+        assert_eq!(round.beat_every(), Some(WHILE_FULL));
     }
 
     #[test]

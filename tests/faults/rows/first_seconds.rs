@@ -1,0 +1,154 @@
+//! The first seconds of a session: a user whom one server has just admitted asks another server, while the fleet is
+//! full. Rounds and beats are those of the default configuration; the window is shorter, so that seats become free all
+//! the time.
+
+use super::{bounds, heard};
+use crate::Rig;
+use crate::bench::{Bench, Spec};
+use crate::crowd::Asker;
+use crate::origin::Heard;
+use crate::report::Finding;
+use futures_util::future::join_all;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Ages at which users ask a second server, drawn so that their logarithms are uniform.
+const AGES: (f64, f64) = (0.01, 10.0);
+
+/// As many newcomers as seats become free, and as many again, so that the fleet stays full.
+const NEWCOMERS_PER_SEAT: f64 = 2.0;
+
+/// The clients. A refusal that waits keeps its client waiting.
+const CLIENTS: usize = 100;
+
+fn spec(servers: usize) -> Spec {
+    Spec {
+        servers,
+        max_active_users: 600,
+        slot: 2 * SECOND,
+        slots: 6,
+        sync_every: SECOND,
+        environment: Vec::new(),
+        ..Spec::default()
+    }
+}
+
+/// What a newcomer does once a server has admitted it. Returns how often other servers were asked, and how old it was
+/// each time that one rejected it.
+type Then = fn(Asker, usize, usize, fastrand::Rng) -> Pin<Box<dyn Future<Output = (u64, Vec<f64>)> + Send>>;
+
+/// Row 50: a second request, 10 ms to 10 s later, to the next server.
+pub fn a_second_request(rig: &Rig) -> Finding {
+    play(rig, spec(5), 10_000, 0.005, ask_the_next_server)
+}
+
+/// Row 50, with servers that refuse at once. A third of these ages is below the time from one beat to the next.
+pub fn a_second_request_and_no_waiting(rig: &Rig) -> Finding {
+    let at_once = vec![("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "0s".to_owned())];
+    play(rig, Spec { environment: at_once, ..spec(5) }, 4_000, 0.35, ask_the_next_server)
+}
+
+fn ask_the_next_server(
+    asker: Asker,
+    token: usize,
+    place: usize,
+    mut rng: fastrand::Rng,
+) -> Pin<Box<dyn Future<Output = (u64, Vec<f64>)> + Send>> {
+    Box::pin(async move {
+        let admitted = asker.origin.now();
+        let age = AGES.0 * (AGES.1 / AGES.0).powf(rng.f64());
+        tokio::time::sleep(Duration::from_secs_f64(age)).await;
+        let age = (asker.origin.now() - admitted).as_secs_f64();
+        let heard = asker.ask(token, (place + 1) % 5).await;
+        (1, if heard == Heard::Rejected { vec![age] } else { Vec::new() })
+    })
+}
+
+/// Row 50, with ten servers: at the same time, each of the nine others gets a request.
+pub fn ten_requests_at_once(rig: &Rig) -> Finding {
+    play(rig, spec(10), 4_000, 0.001, |asker, token, place, _| {
+        Box::pin(async move {
+            let others = (0..10).filter(|&other| other != place);
+            let answers = join_all(others.map(|other| asker.ask(token, other))).await;
+            let rejected = answers.iter().filter(|heard| **heard == Heard::Rejected).count();
+            (9, vec![0.0; rejected])
+        })
+    })
+}
+
+/// Fills the fleet slowly, so that its users leave one after another, and then follows newcomers, in full `in_full` of
+/// them. At most this part of their requests may be rejected.
+fn play(rig: &Rig, spec: Spec, in_full: u64, most: f64, then: Then) -> Finding {
+    let bench = Bench::start(rig.runtime.handle(), spec);
+    let (servers, followed) = (bench.spec.servers, rig.times(in_full));
+    let seats_per_second = bench.spec.max_active_users as f64 / bench.window().as_secs_f64();
+    let (stop, full) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let [fresh, done, newcomers, turned_away] = [(); 4].map(|()| Arc::new(AtomicUsize::new(0)));
+    let client = |number: usize| {
+        let (asker, stop, full) = (bench.asker.clone(), Arc::clone(&stop), Arc::clone(&full));
+        let [fresh, done] = [&fresh, &done].map(Arc::clone);
+        let [newcomers, turned_away] = [&newcomers, &turned_away].map(Arc::clone);
+        let mut rng = fastrand::Rng::with_seed(50 ^ (number as u64) << 32);
+        bench.runtime.spawn(async move {
+            let (mut asked, mut rejected, mut begun) = (0, Vec::new(), Vec::new());
+            while !stop.load(Relaxed) {
+                let rate = seats_per_second * if full.load(Relaxed) { NEWCOMERS_PER_SEAT } else { 1.0 };
+                let pause = Duration::from_secs_f64(CLIENTS as f64 / rate);
+                tokio::time::sleep(pause.mul_f64(0.5 + rng.f64())).await;
+                let (token, place) = (fresh.fetch_add(1, Relaxed), rng.usize(..servers));
+                let is_followed = full.load(Relaxed);
+                let heard = asker.ask(token, place).await;
+                newcomers.fetch_add(usize::from(is_followed), Relaxed);
+                turned_away.fetch_add(usize::from(is_followed && heard == Heard::Rejected), Relaxed);
+                if heard == Heard::Admitted && is_followed {
+                    let after = then(asker.clone(), token, place, rng.fork());
+                    let done = Arc::clone(&done);
+                    begun.push(tokio::spawn(async move {
+                        let found = after.await;
+                        done.fetch_add(1, Relaxed);
+                        found
+                    }));
+                }
+            }
+            for after in begun {
+                let (more, ages) = after.await.expect("a task that ends");
+                asked += more;
+                rejected.extend(ages);
+            }
+            (asked, rejected)
+        })
+    };
+    let clients: Vec<_> = (0..CLIENTS).map(client).collect();
+    bench.pass(bench.window());
+    full.store(true, Relaxed);
+    bench.pass(3 * SECOND);
+    while done.load(Relaxed) < followed as usize {
+        bench.pass(SECOND);
+    }
+    stop.store(true, Relaxed);
+    let mut found = Finding { repetitions: followed, ..Finding::default() };
+    let (mut asked, mut rejected) = (0, Vec::new());
+    for client in clients {
+        let (more, ages) = bench.runtime.block_on(client).expect("a client that ends");
+        asked += more;
+        rejected.extend(ages);
+    }
+    let oldest = rejected.iter().copied().fold(0.0, f64::max);
+    found.checks += asked;
+    found.younger = rejected.len() as u64;
+    found.remark = format!("{} of {asked} rejected, the oldest after {oldest:.2} s", rejected.len());
+    let part = rejected.len() as f64 / asked as f64;
+    found.check(oldest <= 1.0 && part <= most, || {
+        format!("at most {most} may be: {} of {asked}: {rejected:?}", rejected.len())
+    });
+    let (newcomers, turned_away) = (newcomers.load(Relaxed), turned_away.load(Relaxed));
+    found.remark += &format!("; {turned_away} of {newcomers} newcomers were rejected");
+    let remark = found.remark.clone();
+    found.check(4 * turned_away >= newcomers, || format!("most servers had seats: {remark}"));
+    bounds::check(&mut found, &bench, "calm", bounds::calm(&bench.spec));
+    found.and(heard(&bench))
+}
