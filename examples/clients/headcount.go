@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -32,8 +33,12 @@ func Refused(w http.ResponseWriter, r *http.Request) bool {
 	// headcount uses method, path and address only if its server.trusted_proxies lists this program's address.
 	ask.Header.Set("X-Original-Method", r.Method)
 	ask.Header.Set("X-Original-URI", r.URL.RequestURI())
-	if upgrade := r.Header.Get("Upgrade"); upgrade != "" {
+	// Some servers look at all values of Upgrade, and HTTP/2 opens WebSockets by CONNECT.
+	if upgrade := strings.Join(r.Header.Values("Upgrade"), ", "); upgrade != "" {
 		ask.Header.Set("X-Original-Upgrade", upgrade)
+	}
+	if r.Method == http.MethodConnect {
+		ask.Header.Set("X-Original-Upgrade", "connect")
 	}
 	if address, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
 		ask.Header.Set("X-Forwarded-For", address)

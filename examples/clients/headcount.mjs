@@ -8,7 +8,8 @@ const longestToken = 4096
 let uncheckedUntil = 0
 
 /**
- * If the request has the header Upgrade, as a WebSocket's has, pass its value as `upgrade`: it is exempt nowhere.
+ * If the request opens a WebSocket or has the header Upgrade, pass all values of the header, or any text, as `upgrade`:
+ * such a request is exempt nowhere.
  *
  * Resolves to undefined if the request is admitted, or to { status, headers, body }, the answer for the client.
  */

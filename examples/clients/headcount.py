@@ -17,7 +17,9 @@ _unchecked_until = 0.0
 
 
 def check(token, method="GET", path="/", address=None, accept=None, upgrade=None, host="127.0.0.1", port=7070, timeout=1.5):
-    """If the request has the header Upgrade, as a WebSocket's has, pass its value as upgrade: it is exempt nowhere.
+    """If the request opens a WebSocket or has the header Upgrade, pass all values of the header, or any text, as upgrade.
+
+    Such a request is exempt nowhere.
 
     Returns None if the request is admitted, or (status, headers, body), the answer for the client.
     """

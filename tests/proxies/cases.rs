@@ -401,6 +401,21 @@ fn web_sockets(runtime: &Handle, kind: Kind) {
         assert!(stack.app.arrived().is_empty(), "{path}");
     }
     assert_eq!(stack.web_socket_as("alice", "upgrade", "WebSocket", "still?"), (101, "still?".to_owned()));
+    // Some WebSocket servers look at nothing but the key.
+    for upgrade in ["foo", "h2c", "h2c, websocket"] {
+        let handshake = [
+            ("Connection", "Upgrade"),
+            ("Upgrade", upgrade),
+            ("Sec-WebSocket-Version", "13"),
+            ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ];
+        for some in [&handshake[..], &handshake[1..], &handshake[2..]] {
+            let _ = stack.try_ask("GET", "/healthz", "bob", some, b"");
+            let arrived = stack.app.arrived();
+            let keys: Vec<_> = arrived.iter().map(|request| request.header("sec-websocket-key")).collect();
+            assert!(keys.iter().all(|key| key.is_empty()), "{upgrade}: {keys:?}");
+        }
+    }
 }
 
 fn streams_of_events(runtime: &Handle, kind: Kind) {
