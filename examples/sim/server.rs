@@ -8,7 +8,7 @@ use headcount::bloom::Shape;
 use headcount::fingerprint::{Fingerprint, FingerprintKey};
 use headcount::internals::{Glance, Values, glance};
 use headcount::round::{Exchange, Outgoing, Reply, Request, Version};
-use headcount::time::{Clock as _, Slot};
+use headcount::time::{Clock as _, Slot, Timestamp};
 use headcount::{Headcount, StoreError, Worker};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -40,6 +40,10 @@ pub struct Server {
     /// The minutes that its last look asked for, and the versions that it showed.
     shown: BTreeMap<Slot, Version>,
     looking: Vec<Slot>,
+    /// The time of its last look, and whether that look showed that the store has lost the record of an earlier one.
+    /// Then it may have lost other generations, too, and the server does not know everybody.
+    listed: Option<Timestamp>,
+    misses_generations: bool,
     /// The versions that it has read or written.
     versions: BTreeMap<Slot, Version>,
     /// The minutes that its write under way publishes, and their versions.
@@ -150,6 +154,8 @@ impl Server {
             fetching: Vec::new(),
             shown: BTreeMap::new(),
             looking: Vec::new(),
+            listed: None,
+            misses_generations: false,
             versions: BTreeMap::new(),
             publishing: Vec::new(),
             unread: Vec::new(),
@@ -348,6 +354,10 @@ impl Server {
         match reply {
             Ok(Reply::Looked(looked)) => {
                 let shown = std::mem::take(&mut self.looking).into_iter().zip(&looked.minutes);
+                let before = looked.before.and_then(|before| before.listed);
+                let is_lost = |listed| before.is_none_or(|before| before < listed || before > looked.time);
+                self.misses_generations = self.listed.is_some_and(is_lost);
+                self.listed = Some(Timestamp::from_millis(looked.time.as_millis()));
                 self.shown = shown.filter_map(|(slot, entry)| Some((slot, entry.as_ref()?.version.clone()))).collect();
             }
             Ok(Reply::Fetched(stored)) => {
@@ -421,7 +431,7 @@ impl Server {
         if has_read && glance.is_up {
             self.round_has_succeeded = true;
             self.rounds_in_a_row += 1;
-            if self.rounds_in_a_row >= 3 && glance.coverage == glance.filters {
+            if self.rounds_in_a_row >= 3 && glance.coverage == glance.filters && !self.misses_generations {
                 self.has_known = true;
                 self.last_known = self.round_began;
             }

@@ -36,7 +36,8 @@ fn the_same_seed_is_the_same_run_step_by_step() {
 /// The oracle was wrong about these; BUGS.md says why.
 #[test]
 fn seeds_that_the_oracle_once_misjudged_break_no_promise() {
-    for seed in [500_521_219, 500_624_097, 500_670_134, 700_005_777, 710_000_817, 720_014_265] {
+    for seed in [500_521_219, 500_624_097, 500_670_134, 700_005_777, 710_000_817, 720_014_265, 780_009_639, 780_000_035]
+    {
         assert_eq!(World::new(&Plan::draw(seed)).play().violation, None, "seed {seed}");
     }
 }
@@ -54,7 +55,7 @@ fn broken_by(sabotage: Sabotage, seeds: Range<u64>) -> Vec<u8> {
 #[test]
 fn the_oracle_notices_versions_that_repeat() {
     assert_eq!(broken_by(Sabotage::ClockAsVersion, 501..601), [1]);
-    assert_eq!(broken_by(Sabotage::CounterAsVersion, 1301..1401), [1, 7, 10]);
+    assert_eq!(broken_by(Sabotage::CounterAsVersion, 1301..1401), [1, 7]);
 }
 
 #[test]
