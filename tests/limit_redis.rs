@@ -645,6 +645,11 @@ fn a_peek_in_a_list_does_not_undo_what_the_list_takes() {
 
 // --- foreign and damaged values ---
 
+/// The runs of a sliding log, long after the instant of these tests.
+fn later_instants(count: u64) -> Vec<String> {
+    (0..count).map(|nth| format!("{}", 1_863_700_000_000_000_000 + nth)).collect()
+}
+
 #[test]
 fn a_value_that_no_limiter_wrote_stands_for_a_new_key() {
     let server = Server::start();
@@ -675,6 +680,7 @@ fn a_value_that_no_limiter_wrote_stands_for_a_new_key() {
             vec!["RPUSH".into(), key.clone(), "hello".into(), "1".into()],
             vec!["RPUSH".into(), key.clone(), "sliding_log|1 2".into()],
             vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), "no instant".into()],
+            [vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 0".into()], later_instants(20_000)].concat(),
             vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 9".into()],
             vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), "1763700000000000000*0".into()],
             vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), format!("{}*1", "9".repeat(400))],

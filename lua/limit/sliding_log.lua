@@ -52,6 +52,8 @@ function P.load(key)
   if not st.as or not st.an or not st.held then return nil end
   for i = 2, #texts do st.cache[i - 1] = texts[i] end
   st.last = #texts < CHUNK and #texts - 1 or redis.call('LLEN', key) - 1
+  -- Each run has an attempt at least.
+  if st.last > st.held then return nil end
   st.stored = st.last
   return st
 end
@@ -122,18 +124,20 @@ end
 -- Removes runs, beginning with the newest, until `visit` returns nil for a run. For each removed run, `visit` returns
 -- how many of its attempts are to be kept. Returns these attempts as runs, the oldest first.
 local function cut_off(st, visit)
-  local later, i = {}, st.last + #st.more
+  local kept, i = {}, st.last + #st.more
   while i >= st.first do
     local one = run(st, i)
     local there = one.count - (i == st.first and st.cut or 0)
     local left = visit(one, there)
     if not left then break end
-    if left > 0 then table.insert(later, 1, { s = one.s, n = one.n, count = left }) end
+    if left > 0 then kept[#kept + 1] = { s = one.s, n = one.n, count = left } end
     if i == st.first then st.cut = 0 end
     i = i - 1
   end
   while #st.more > max(i - st.last, 0) do st.more[#st.more] = nil end
   st.last = min(st.last, i)
+  local later = {}
+  for k = #kept, 1, -1 do later[#later + 1] = kept[k] end
   return later
 end
 

@@ -179,6 +179,7 @@ impl Codec {
         std::iter::once(&self.mac).chain(&self.earlier).map(move |mac| mac.with_generation(generation))
     }
 
+    #[cfg(test)]
     pub(crate) fn shape(&self) -> Shape {
         self.shape
     }

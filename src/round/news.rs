@@ -41,6 +41,9 @@ const FOR_EACH_NODE: Duration = Duration::from_micros(467);
 /// anybody who can write to the store could make each beat read a whole log.
 const MOST_RESTARTS: u32 = 4;
 
+/// How many servers write a user into the log of a minute, on average, before they have read it there.
+const MOST_SERVERS_OF_A_USER: f64 = 4.0;
+
 /// What this server has read of the logs, and what it is sending.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct News {
@@ -230,8 +233,8 @@ impl Round {
         let beats = self.core.settings.slot_length.div_duration_f64(self.shortest_beat()) as u64;
         let nodes = self.figures.lock().nodes.max(1);
         let entries = beats.saturating_mul(nodes).saturating_mul(ENTRY_BYTES);
-        // An entry names users whose bits were not all set. So there are at most as many as bits, in a server.
-        let users = self.codec.shape().bits().saturating_mul(FINGERPRINT_BYTES as u64);
+        let users = self.core.active_users().max(self.core.settings.room.max_active_users as f64);
+        let users = (MOST_SERVERS_OF_A_USER * users) as u64 * FINGERPRINT_BYTES as u64;
         entries.saturating_add(users).saturating_add(MOST_NEWS_BYTES as u64)
     }
 
