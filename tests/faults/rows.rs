@@ -10,6 +10,7 @@ mod first_seconds;
 mod full_house;
 mod hostile;
 mod in_process;
+mod news_logs;
 mod processes;
 mod redis_gone;
 mod room;
@@ -84,9 +85,10 @@ pub const ROWS: &[Row] = &[
     row("row_44_overrides_without_end", rounds::overrides_without_end),
     row("row_45_rounds_stop_for_ever", rounds::rounds_stop_for_ever),
     row("row_49_a_stranger_writes", strangers::a_stranger_writes),
-    alone("row_50_a_second_request", first_seconds::a_second_request),
-    alone("row_50_a_second_request_and_no_waiting", first_seconds::a_second_request_and_no_waiting),
-    alone("row_50_ten_requests_at_once", first_seconds::ten_requests_at_once),
+    row("row_52_news_logs_are_damaged", news_logs::damaged),
+    row("row_50_a_second_request", first_seconds::a_second_request),
+    row("row_50_a_second_request_and_no_waiting", first_seconds::a_second_request_and_no_waiting),
+    row("row_50_ten_requests_at_once", first_seconds::ten_requests_at_once),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),
     alone("row_24_redis_costs_the_same", costs::redis_costs_the_same),
