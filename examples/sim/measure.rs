@@ -6,7 +6,7 @@ mod plot;
 use crate::figures::Figures;
 use crate::plan::{Crowd, Design, Fleet, MILLI, Plan, SECOND, Weather};
 use crate::world::World;
-use headcount::internals::{Protocol, Sharing};
+use headcount::internals::{Beats, Protocol, Sharing};
 use headcount::players::{Arrivals, Habits, Roaming};
 use headcount::{OnOutage, Refill};
 use indicatif::ProgressBar;
@@ -19,12 +19,12 @@ use std::time::Duration;
 
 /// Why the measured value differs from the predicted one.
 const EXPLANATION: &str = "\
-Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news, 1.17 s + (N + 1)·w, for N servers that \
-each \
-write once a second, with w between read and write. headcount is faster than that where N·w is large: a server without \
-news writes nothing, and a server that loses has read the winner's value. It is slower at 500 newcomers a second: \
-seats are taken in the wake of the round that \
-hands them out, and their news waits for nearly a whole period, not for 0.58 of one. v1 and v1.1 run at fixed phases \
+headcount exchanges news every 100 ms, besides its rounds; \"rounds alone\" is headcount with fleet.news_every = \"0s\". \
+Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news by rounds, 1.17 s + (N + 1)·w, for N servers \
+that each write once a second, with w between read and write. Rounds alone are faster than that where N·w is large: a \
+server without news writes nothing, and a server that loses has read the winner's value. They are slower at 500 \
+newcomers a second: seats are taken in the wake of the round that hands them out, and their news waits for nearly a \
+whole period, not for 0.58 of one. v1 and v1.1 run at fixed phases \
 and exchange the newest minute \
 alone: some servers always win and some never, and what was not written when a minute ends stays where it is until the \
 player asks again (the tail; minutes are 10 s long here).\n";
@@ -44,8 +44,16 @@ const FLOOD_LASTS: Duration = Duration::from_secs(28);
 /// The length of all other runs.
 const LASTING: Duration = Duration::from_secs(68);
 
-const DESIGNS: [Design; 3] = [
+/// headcount with `fleet.news_every = "0s"`.
+const ROUNDS_ALONE: &str = "rounds alone";
+
+const DESIGNS: [Design; 4] = [
     Design::HEADCOUNT,
+    Design {
+        name: ROUNDS_ALONE,
+        protocol: Protocol { beats: Beats::Never, ..Protocol::HEADCOUNT },
+        ..Design::HEADCOUNT
+    },
     Design { name: "v1", protocol: Protocol::V1, sharing: Sharing::None },
     Design { name: "v1.1", protocol: Protocol::V1_1, sharing: Sharing::None },
 ];
@@ -193,7 +201,7 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
         slots: 6,
         slot: 10 * SECOND,
         sync_every: SECOND,
-        news_every: Duration::ZERO,
+        news_every: SECOND / 10,
         max_active_users: X,
         capacity: 4096,
         false_positive_rate: 1e-3,

@@ -1,14 +1,19 @@
 //! Before and after: how long news takes, lost races, wrong rejections and overshoot, against the number of servers.
 
-use super::{RATES, Row, SERVERS};
+use super::{RATES, ROUNDS_ALONE, Row, SERVERS};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
 
 const INK: RGBColor = RGBColor(35, 35, 40);
-const COLORS: [(&str, RGBColor); 3] =
-    [("headcount", RGBColor(25, 140, 75)), ("v1", RGBColor(205, 25, 40)), ("v1.1", RGBColor(225, 125, 0))];
-const SUMMARIES: [&str; 3] = ["headcount", "v1: retries a lost race", "v1.1: skips a lost race"];
+const COLORS: [(&str, RGBColor); 4] = [
+    ("headcount", RGBColor(25, 140, 75)),
+    (ROUNDS_ALONE, RGBColor(30, 110, 220)),
+    ("v1", RGBColor(205, 25, 40)),
+    ("v1.1", RGBColor(225, 125, 0)),
+];
+const SUMMARIES: [&str; 4] =
+    ["headcount", "headcount, rounds alone", "v1: retries a lost race", "v1.1: skips a lost race"];
 
 /// The plot could not be drawn or written.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +39,7 @@ const PANELS: [Panel; 4] = [
 pub fn draw(rows: &[Row], path: &Path) -> Result<(), PlotError> {
     let root = SVGBackend::new(path, (1180, 400)).into_drawing_area();
     root.fill(&WHITE)?;
-    let title = format!("Three designs, {:.0} newcomers a second, w = 10 ms, against the number of servers", RATES[1]);
+    let title = format!("{:.0} newcomers a second, w = 10 ms, against the number of servers", RATES[1]);
     root.draw(&Text::new(title, (20, 14), ("sans-serif", 22).into_font().color(&INK)))?;
     for (place, (summary, (_, color))) in SUMMARIES.iter().zip(&COLORS).enumerate() {
         let left = 20 + 230 * place as i32;
