@@ -19,15 +19,14 @@ use std::time::Duration;
 
 /// Why the measured value differs from the predicted one.
 const EXPLANATION: &str = "\
-headcount exchanges news every 100 ms, besides its rounds; \"rounds alone\" is headcount with fleet.news_every = \"0s\". \
-Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news by rounds, 1.17 s + (N + 1)·w, for N \
-servers that each write once a second, with w between read and write. Rounds alone are faster than that where N·w is large: a \
-server without news writes nothing, and a server that loses has read the winner's value. They are slower at 500 \
-newcomers a second: seats are taken in the wake of the round that hands them out, and their news waits for nearly a \
-whole period, not for 0.58 of one. v1 and v1.1 run at fixed phases \
-and exchange the newest minute \
-alone: some servers always win and some never, and what was not written when a minute ends stays where it is until the \
-player asks again (the tail; minutes are 10 s long here).\n";
+headcount exchanges news every 100 ms, besides its rounds; \"rounds alone\" is headcount with \
+fleet.news_every = \"0s\". Predicted are the chance of a write, 1/(1 + N·w), and the mean time of news by rounds, \
+1.17 s + (N + 1)·w, for N servers that each write once a second, with w between read and write. Rounds alone are \
+faster than that where N·w is large: a server without news writes nothing, and a server that loses has read the \
+winner's value. They are slower at 500 newcomers a second: seats are taken in the wake of the round that hands them \
+out, and their news waits for nearly a whole period, not for 0.58 of one. v1 and v1.1 run at fixed phases and exchange \
+the newest minute alone: some servers always win and some never, and what was not written when a minute ends stays \
+where it is until the player asks again (the tail; minutes are 10 s long here).\n";
 
 const SERVERS: [usize; 3] = [10, 50, 200];
 const WORK_MILLIS: [u32; 3] = [2, 10, 40];
