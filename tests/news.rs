@@ -682,5 +682,8 @@ fn a_newcomer_of_one_process_is_known_to_another_before_the_next_round() {
     assert_ne!(one.decide("alice"), "rejected");
     wait_for("the news", || (other.status()["sync"]["news_received"] == 1).then_some(()));
     assert_eq!(other.decide("alice"), "seen");
-    assert_eq!(other.status()["sync"]["rounds"], rounds, "no round has told it");
+    let sync = other.status()["sync"].clone();
+    assert_eq!(sync["rounds"], rounds, "no round has told it");
+    assert_eq!(sync["beat_every_seconds"], 0.25, "nobody is rejected here");
+    assert!(sync["last_beat_seconds"].as_f64() < Some(20.0), "{sync}");
 }

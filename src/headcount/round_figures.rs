@@ -28,6 +28,8 @@ pub(crate) struct SyncFigures {
     pub(crate) corrupt: [u64; CORRUPT_REASONS.len()],
     pub(crate) beats: u64,
     pub(crate) beats_failed: u64,
+    /// The monotonic time of the last beat that the store answered.
+    pub(crate) last_beat: Option<Duration>,
     /// Fingerprints that were read from news logs and were new here.
     pub(crate) news_received: u64,
     pub(crate) bytes_sent: u64,
@@ -141,6 +143,8 @@ impl RoundFigures {
             rounds_by_outcome: figures.outcomes,
             beats: figures.beats,
             beats_failed: figures.beats_failed,
+            beat_every_seconds: self.beat_every().map(|every| every.as_secs_f64()),
+            last_beat_seconds: figures.last_beat.map(|at| now.saturating_sub(at).as_secs_f64()),
             news_received: figures.news_received,
             bytes_sent: figures.bytes_sent,
             bytes_received: figures.bytes_received,

@@ -71,6 +71,10 @@ pub struct SyncStatus {
     pub beats: u64,
     /// Beats in which the store did not answer, or answered with an error. Their news was sent again.
     pub beats_failed: u64,
+    /// The time from one beat to the next, in seconds; null if there are no beats.
+    pub beat_every_seconds: Option<f64>,
+    /// The time since the last beat that the store answered, in seconds; null if there was none.
+    pub last_beat_seconds: Option<f64>,
     /// Users that this server learned of by beats, each counted at most once a minute.
     pub news_received: u64,
     /// The bytes of filters that were sent.

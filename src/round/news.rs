@@ -189,6 +189,7 @@ impl Round {
             Ok(_) => return self.fail_beat(&StoreError::corrupt("the answer does not match the request"), now),
             Err(error) => return self.fail_beat(&error, now),
         };
+        self.figures.lock().last_beat = Some(now);
         let before = self.core.active_users();
         for (sent, part) in std::mem::take(&mut self.news.in_flight).into_iter().zip(parts) {
             self.read_news(&sent, &part);
