@@ -15,7 +15,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 40] = [
+pub const CASES: [Case; 41] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -46,6 +46,7 @@ pub const CASES: [Case; 40] = [
     Case { name: "headcounts_headers_cannot_be_set_by_a_client", play: headcounts_headers_cannot_be_set_by_a_client },
     Case { name: "false_claims_about_the_request", play: false_claims_about_the_request },
     Case { name: "limits_by_address", play: limits_by_address },
+    Case { name: "many_limits", play: many_limits },
     Case { name: "a_cache_in_front", play: a_cache_in_front },
     Case { name: "half_heads_of_one_client", play: half_heads_of_one_client },
     Case { name: "a_proxy_that_stops", play: a_proxy_that_stops },
@@ -677,6 +678,16 @@ fn limits_by_address(runtime: &Handle, kind: Kind) {
     assert!(page.status == 429 && page.header("content-type").starts_with("text/html"), "{page:?}");
     assert!(stack.app.arrived().is_empty());
     assert_eq!(ask("127.0.0.3", &[]).status, 200, "another client");
+}
+
+/// The answer of a check lists all limits.
+fn many_limits(runtime: &Handle, kind: Kind) {
+    let limit = |nth: usize| format!("[[limit]]\nname = '{nth:064}'\nkey = 'client_ip'\nrate = '1000/1h'\n");
+    let rules = LIMITED.to_owned() + &(0..40).map(limit).collect::<String>();
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Open, &rules);
+    let statuses = [(); 4].map(|()| stack.ask_from(runtime, "127.0.0.2", "/play", "alice", &[]).status);
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    assert_eq!(stack.app.arrived().len(), 2);
 }
 
 /// A cache that would keep anything, for every client.
