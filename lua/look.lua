@@ -93,7 +93,10 @@ if may_be_more == 1 then
   write('ZREMRANGEBYSCORE', KEYS[4], '-inf', dead)
 end
 for at = 1, generations == '!' and 0 or #generations, 2 do
-  if generations[at] ~= ARGV[4] and #generations[at] == 16 then
+  if #generations[at] ~= 16 then
+    -- No server has written it. It may be megabytes long, and each look would read it.
+    write('ZREM', KEYS[4], generations[at])
+  elseif generations[at] ~= ARGV[4] then
     beside[#beside + 1] = generations[at]
     beside[#beside + 1] = now - generations[at + 1] < tonumber(ARGV[2]) and 1 or 0
   end
@@ -118,6 +121,8 @@ if tonumber(ARGV[6]) > 0 then
     if #members[at] <= 305 then
       named[#named + 1] = members[at]
       named[#named + 1] = members[at + 1]
+    else
+      write('ZREM', KEYS[2], members[at])
     end
   end
 end

@@ -1,5 +1,5 @@
 -- Reads the servers of another generation, and the versions of its minutes. Deletes what its own servers delete, too:
--- records with times to come, which no server has written. After the generation's servers have stopped, such records
+-- records with times to come, and names that are too long, which no server has written. After the generation's servers have stopped, such records
 -- would make a server look alive for as long as somebody has written once.
 --
 -- KEYS[1] nodes: sorted set, "writer id, space, name for people" by ms of their last look
@@ -26,6 +26,7 @@ for key = 3, #KEYS do
 end
 local writers, members = {}, read('ZREVRANGEBYSCORE', KEYS[1], now_ms, dead, 'LIMIT', 0, ARGV[2])
 for at = 1, members == '!' and 0 or #members do
+  if #members[at] > 305 then redis.pcall('ZREM', KEYS[1], members[at]) end
   writers[at] = string.match(string.sub(members[at], 1, 64), '^[^ ]*')
 end
 answer[#answer + 1] = writers

@@ -13,8 +13,11 @@ local function version_of_hash(key)
   local size = read('HSTRLEN', key, 'ts')
   local value_size = read('HSTRLEN', key, 'value')
   local ts = ''
-  if size == '!' or size > 64 then
+  if size == '!' then
     ts = '!'
+  elseif size > 64 then
+    -- Whoever fetches the value gets the ts with it.
+    ts, value_size = '!', value_size + size
   elseif size > 0 then
     ts = read('HGET', key, 'ts')
     if not string.match(ts, '^[%w%-]+$') then ts = '!' end

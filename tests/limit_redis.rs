@@ -680,6 +680,7 @@ fn a_value_that_no_limiter_wrote_stands_for_a_new_key() {
             vec!["RPUSH".into(), key.clone(), "hello".into(), "1".into()],
             vec!["RPUSH".into(), key.clone(), "sliding_log|1 2".into()],
             vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), "no instant".into()],
+            vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), format!("{}x", "1".repeat(100_000))],
             [vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 0".into()], later_instants(20_000)].concat(),
             vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 9".into()],
             vec!["RPUSH".into(), key.clone(), "sliding_log|1763700000 0 1".into(), "1763700000000000000*0".into()],

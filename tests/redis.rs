@@ -429,12 +429,15 @@ async fn a_bad_value_is_counted_never_merged_and_replaced() {
     let key = keys.iter().max().unwrap().as_str();
     let good: Vec<u8> = redis.ask(&["HGET", key, "value"]);
     let huge = "x".repeat(1 << 20);
-    let vandalism: [&[&str]; 8] = [
+    // More than an answer may have.
+    let gigantic = "x".repeat(24 << 20);
+    let vandalism: [&[&str]; 9] = [
         &["HSET", key, "ts", "evil-1", "value", "garbage"],
         &["HSET", key, "ts", "evil-2", "value", ""],
         &["HSET", key, "ts", "evil-3", "value", &huge],
         &["HSET", key, "ts", "spaces and \n lines", "value", "garbage"],
         &["HSET", key, "ts", &huge, "value", "garbage"],
+        &["HSET", key, "ts", &gigantic, "value", "garbage"],
         &["HDEL", key, "ts"],
         &["HDEL", key, "value"],
         &["SET", key, "a string"],
@@ -615,10 +618,9 @@ async fn a_list_of_generations_that_somebody_changes_is_noticed() {
     let now: f64 = redis.ask(&["ZSCORE", &key, &own]);
     let _: i64 = redis.ask(&["ZADD", &key, &(now + 9000.0).to_string(), &own]);
     assert_eq!(look().await, (false, false), "it was given a time to come");
-    // Names of another form are counted, too.
-    for name in 0..63 {
+    for name in 100..163 {
         assert_eq!(look().await, (true, false));
-        let _: i64 = redis.ask(&["ZADD", &key, &now.to_string(), &format!("made up {name}")]);
+        let _: i64 = redis.ask(&["ZADD", &key, &now.to_string(), &format!("{name:016x}")]);
     }
     assert_eq!(look().await, (true, true));
 }
@@ -646,6 +648,28 @@ async fn servers_of_another_generation_do_not_look_in_the_future() {
     assert!((1..=2).contains(&writers) && (1..=2).contains(&wanting), "{writers} {wanting}");
     let left: u64 = redis.ask(&["ZCARD", "headcount:{default}:0000000000000002:nodes"]);
     assert_eq!(left, writers as u64, "the others are gone for good");
+}
+
+/// Each look would read them.
+#[tokio::test]
+async fn names_that_are_too_long_are_removed() {
+    let redis = Redis::start();
+    let writer = Writer::new(&redis.url(), "one", SMALL);
+    let long = "x".repeat(100_000);
+    let now: (u64, u64) = redis.ask(&["TIME"]);
+    let at = (1000 * now.0).to_string();
+    writer.connect().await;
+    let prefix = "headcount:{default}:";
+    let keys = ["generations", "0000000000000001:nodes", "0000000000000002:nodes"].map(|key| format!("{prefix}{key}"));
+    for key in &keys {
+        let _: i64 = redis.ask(&["ZADD", key, &at, &long]);
+    }
+    writer.ask(Request::Look { slots: vec![MINUTE], names: 64, wants: false }).await.unwrap();
+    writer.ask(Request::LookBeside { generation: 2, slots: vec![MINUTE], names: 64 }).await.unwrap();
+    for key in &keys {
+        let score: Option<f64> = redis.ask(&["ZSCORE", key, &long]);
+        assert_eq!(score, None, "{key}");
+    }
 }
 
 /// Servers write generations as sixteen lower-case digits. With upper-case ones, our own would look like another one.

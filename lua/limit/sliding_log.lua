@@ -32,6 +32,8 @@ local function run(st, i)
   if i > st.last then return st.more[i - st.last] or error('the log is truncated') end
   if type(st.cache[i]) == 'string' or not st.cache[i] then
     if not st.cache[i] then fetch(st, i) end
+    -- The pattern takes long for a long text.
+    if st.cache[i] and #st.cache[i] > 64 then error('an element is too long') end
     local s, n, count = match(st.cache[i] or '', '^(%d+)(%d%d%d%d%d%d%d%d%d)%*?(%d*)$')
     if not s then error('an element is not an instant') end
     s, n, count = number(s), number(n), count == '' and 1 or number(count)
