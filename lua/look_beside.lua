@@ -1,6 +1,7 @@
--- Reads the servers of another generation, and the versions of its minutes. Deletes what its own servers delete, too:
--- records with times to come, and names that are too long, which no server has written. After the generation's servers have stopped, such records
--- would make a server look alive for as long as somebody has written once.
+-- Reads the servers of another generation, and the versions of its minutes. Deletes what its own servers delete, too,
+-- because no server has written it: records with times to come, and names that are too long. After the generation's
+-- servers have stopped, a record with a time to come would make a server look alive for as long as somebody has written
+-- once.
 --
 -- KEYS[1] nodes: sorted set, "writer id, space, name for people" by ms of their last look
 -- KEYS[2] wanting: sorted set, writer ids by ms of the last look in which they reported rejected newcomers

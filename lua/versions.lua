@@ -16,7 +16,7 @@ local function version_of_hash(key)
   if size == '!' then
     ts = '!'
   elseif size > 64 then
-    -- Whoever fetches the value gets the ts with it.
+    -- A fetch returns the ts with the value.
     ts, value_size = '!', value_size + size
   elseif size > 0 then
     ts = read('HGET', key, 'ts')
