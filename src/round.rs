@@ -507,10 +507,10 @@ impl Round {
             }
         }
         let period = self.core.settings.sync_every;
-        let mut left = match self.protocol.newest_only {
-            true => Vec::new(),
-            false => self.scrub.choose(unchanged, now, period, looked.nodes),
-        };
+        let mut left = Vec::new();
+        if !self.protocol.newest_only {
+            left = self.scrub.choose(unchanged, now, period, looked.nodes);
+        }
         for (slot, entry) in unread {
             if entry.bytes > self.codec.most_bytes() {
                 let error = DecodeError::Length { found: entry.bytes, most: self.codec.most_bytes() };
