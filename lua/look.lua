@@ -93,7 +93,7 @@ if may_be_more == 1 then
   write('ZREMRANGEBYSCORE', KEYS[4], '-inf', dead)
 end
 for at = 1, generations == '!' and 0 or #generations, 2 do
-  if #generations[at] ~= 16 then
+  if #generations[at] ~= 16 or not string.match(generations[at], '^[0-9a-f]+$') then
     -- No server has written it. It may be megabytes long, and each look would read it.
     write('ZREM', KEYS[4], generations[at])
   elseif generations[at] ~= ARGV[4] then
