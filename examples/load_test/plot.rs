@@ -149,15 +149,15 @@ fn column_head(root: &Area<'_>, report: &Report, all: &[Report], left: i32) -> D
     let wronged = report.wrongly_rejected();
     let is_best = all.iter().all(|other| other.wrongly_rejected() >= wronged);
     let broken: Vec<_> = verdict::verdicts(report).iter().filter(|each| !each.kept).map(|each| each.fault).collect();
-    let players = format!("{wronged} wrongly rejected");
-    let (word, color) = match broken.as_slice() {
-        [] if is_best => (players, GREEN),
-        [] => (players, ORANGE),
-        faults => (format!("{} · {players}", faults.join(" · ")), RED),
+    let color = match broken.as_slice() {
+        [] if is_best => GREEN,
+        [] => ORANGE,
+        _ => RED,
     };
     bold(root, report.strategy.name(), (left, 94), 28, INK)?;
     text(root, report.strategy.summary(), (left, 126), 18, FAINT, HPos::Left)?;
-    bold(root, &word, (left, 150), 18, color)
+    bold(root, &format!("{wronged} wrongly rejected"), (left, 148), 18, color)?;
+    bold(root, &broken.join(" · "), (left, 168), 18, color)
 }
 
 fn row_head(root: &Area<'_>, row: &Row, top: i32) -> Drawn {

@@ -6,7 +6,6 @@ use crate::support::proxy::Proxy;
 use crate::support::{Answer, Process, Server, program, program_with_files, raw, raw_on, wait_for};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
@@ -53,7 +52,7 @@ impl Stack {
     /// As [`start_ruled`](Self::start_ruled), with a headcount that may open this many files.
     pub fn start_with_files(runtime: &Handle, kind: Kind, rules: &str, files: u32) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let headcount = serve_as(program_with_files(directory.path(), files), &directory, rules);
+        let headcount = serve_with_files(&directory, rules, Some(files));
         Self::start_before(runtime, kind, WhenSilent::Open, directory, headcount, None)
     }
 
@@ -216,15 +215,17 @@ impl Stack {
 }
 
 fn serve(directory: &TempDir, rules: &str) -> Server {
-    serve_as(program(directory.path()), directory, rules)
+    serve_with_files(directory, rules, None)
 }
 
-fn serve_as(program: Command, directory: &TempDir, rules: &str) -> Server {
+/// As [`serve`], with this limit of open files.
+fn serve_with_files(directory: &TempDir, rules: &str, files: Option<u32>) -> Server {
     let state = directory.path().join(format!("state-{}", fastrand::u64(..)));
     std::fs::create_dir(&state).unwrap();
     let file = state.join("headcount.toml");
     std::fs::write(&file, rules).unwrap();
-    Server::start_as(program, &state, &["-c", file.to_str().unwrap()], &[])
+    let command = files.map_or_else(|| program(&state), |files| program_with_files(&state, files));
+    Server::start_as(command, &state, &["-c", file.to_str().unwrap()], &[])
 }
 
 fn unchunked(mut answer: Answer) -> Answer {
