@@ -245,7 +245,11 @@ pub fn start_cache(directory: &Path, behind: SocketAddr) -> (Process, SocketAddr
 /// Starts a proxy on a free port, and waits until it listens.
 fn start(name: &str, directory: &Path, command: impl Fn(SocketAddr) -> Command) -> (Process, SocketAddr) {
     for _ in 0..20 {
-        let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // No system gives these ports to those who ask for any port, so nobody else listens there before the proxy does.
+        let at = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(12_000..30_000)));
+        if TcpListener::bind(at).is_err() {
+            continue;
+        }
         let mut command = command(at);
         let log = fs::File::create(directory.join("proxy.log")).unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
