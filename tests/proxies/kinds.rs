@@ -245,7 +245,7 @@ pub fn start_cache(directory: &Path, behind: SocketAddr) -> (Process, SocketAddr
 /// Starts a proxy on a free port, and waits until it listens.
 fn start(name: &str, directory: &Path, command: impl Fn(SocketAddr) -> Command) -> (Process, SocketAddr) {
     for _ in 0..20 {
-        // No system gives these ports to those who ask for any port, so nobody else listens there before the proxy does.
+        // No system gives these ports to a program that asks for any port: nobody else listens there before the proxy.
         let at = SocketAddr::from(([127, 0, 0, 1], fastrand::u16(12_000..30_000)));
         if TcpListener::bind(at).is_err() {
             continue;
