@@ -360,7 +360,8 @@ impl Server {
                 self.listed = Some(Timestamp::from_millis(looked.time.as_millis()));
                 self.shown = shown.filter_map(|(slot, entry)| Some((slot, entry.as_ref()?.version.clone()))).collect();
             }
-            Ok(Reply::Fetched(stored)) => {
+            // The versions of another generation's minutes are not those of this one's.
+            Ok(Reply::Fetched(stored)) if !self.reads_beside => {
                 self.versions.extend(stored.iter().map(|stored| (stored.slot, stored.version.clone())));
             }
             Ok(Reply::Published(published)) => {
