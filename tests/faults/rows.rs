@@ -88,7 +88,7 @@ pub const ROWS: &[Row] = &[
     row("row_52_news_logs_are_damaged", news_logs::damaged),
     row("row_50_a_second_request", first_seconds::a_second_request),
     row("row_50_a_second_request_and_no_waiting", first_seconds::a_second_request_and_no_waiting),
-    row("row_50_ten_requests_at_once", first_seconds::ten_requests_at_once),
+    row("row_50_nine_requests_at_once", first_seconds::nine_requests_at_once),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),
     alone("row_24_redis_costs_the_same", costs::redis_costs_the_same),

@@ -1,6 +1,6 @@
-//! The first seconds of a session: a user whom one server has just admitted asks another server, while the fleet is
-//! full. Rounds and beats are those of the default configuration; the window is shorter, so that seats become free all
-//! the time.
+//! The first seconds of a session: a user whom one server has just admitted asks another server, while most servers
+//! have no seat to give. Rounds and beats are those of the default configuration; the window is shorter, so that seats
+//! become free all the time, faster than rounds hand them out: some 12 % of them are free.
 
 use super::{bounds, heard};
 use crate::Rig;
@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Ages at which users ask a second server, drawn so that their logarithms are uniform.
 const AGES: (f64, f64) = (0.01, 10.0);
 
-/// As many newcomers as seats become free, and as many again, so that the fleet stays full.
+/// As many newcomers as seats become free, and as many again, so that servers have none left.
 const NEWCOMERS_PER_SEAT: f64 = 2.0;
 
 /// The clients. A refusal that waits keeps its client waiting.
@@ -67,8 +67,8 @@ fn ask_the_next_server(
     })
 }
 
-/// Row 50, with ten servers: at the same time, each of the nine others gets a request.
-pub fn ten_requests_at_once(rig: &Rig) -> Finding {
+/// Row 50, with ten servers: right after one has admitted the user, each of the nine others gets a request.
+pub fn nine_requests_at_once(rig: &Rig) -> Finding {
     play(rig, spec(10), 4_000, 0.001, |asker, token, place, _| {
         Box::pin(async move {
             let others = (0..10).filter(|&other| other != place);
