@@ -1,22 +1,33 @@
--- Appends a server's news to the news logs of some minutes, and returns what the server has not read of these logs.
+-- Appends a server's news to the news logs of some minutes, returns what the server has not read of these logs, and
+-- grants it seats. lua/seats.lua comes before this file.
 --
--- KEYS[1], … logs, one per minute: strings of 16 bytes of identity, then entries that this script does not read
--- ARGV[1] the most bytes of a log to return · ARGV[2] the size, in bytes, from which on nothing is appended to a log
--- then five for each log: the identity of the log that the server has read, or an identity for a new one · the
--- position up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none · ms
--- to keep the log at most
+-- KEYS[1] the ledger of seats · KEYS[2], … logs, one per minute: strings of 16 bytes of identity, then entries that this
+-- script does not read
+-- ARGV[1] the server's name · ARGV[2] ms after which a server's seats are given to others · ARGV[3] to ARGV[14] the
+-- fields of `SeatRequest` in their order, '' for no room
+-- ARGV[15] the most bytes of a log to return · ARGV[16] the size, in bytes, from which on nothing is appended to a log
+-- then six for each log: the identity of the log that the server has read, or an identity for a new one · the position
+-- up to which it has read that log · the 8 bytes before that position · an entry to append, '' for none · the newcomers
+-- in the entry · ms to keep the log at most
 --
--- Returns for each log { identity, '' if there is no log; the position of the bytes; the bytes; the position at which
--- the entry was appended, 0 if it was not }. The bytes are those that the server has not read, without its entry.
+-- Returns what `lease` returns, or an empty list if Redis takes no writes; then for each log { identity, '' if there is
+-- no log; the position of the bytes; the bytes; the position at which the entry was appended, 0 if it was not }. The
+-- bytes are those that the server has not read, without its entry.
 --
 -- Atomic, so that nothing is appended between the bytes and the entry. If the identity of the log, or the 8 bytes
 -- before the server's position, differ from those in ARGV, the log is another one, for example from an older copy of
 -- Redis. Then it is read from its beginning. A failed append is not an error: if Redis is a replica or has no memory
 -- left, a server can still read.
 local id_bytes = 16
+local ask = {
+  epoch = ARGV[3], new_epoch = ARGV[4], number = tonumber(ARGV[5]), answered = tonumber(ARGV[6]),
+  read = tonumber(ARGV[7]), valued = tonumber(ARGV[8]), unused = tonumber(ARGV[9]), unpublished = tonumber(ARGV[10]),
+  shares = tonumber(ARGV[11]), room = tonumber(ARGV[12]), demand = tonumber(ARGV[13]), rounding = tonumber(ARGV[14]),
+}
+local logged = 0
 local answers = {}
-for i = 1, #KEYS do
-  local log, at = KEYS[i], 5 * i - 2
+for i = 2, #KEYS do
+  local log, at = KEYS[i], 6 * i + 5
   local id, read_to, last_read, entry = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local length = redis.pcall('STRLEN', log)
   if type(length) == 'table' or (length > 0 and length < id_bytes) then
@@ -32,11 +43,11 @@ for i = 1, #KEYS do
       from = read_to
     end
     if from < length then
-      bytes = redis.call('GETRANGE', log, from, math.min(length, from + ARGV[1]) - 1)
+      bytes = redis.call('GETRANGE', log, from, math.min(length, from + ARGV[15]) - 1)
     end
   end
   local appended = 0
-  if entry ~= '' and length < tonumber(ARGV[2]) then
+  if entry ~= '' and length < tonumber(ARGV[16]) then
     local answer = redis.pcall('APPEND', log, length == 0 and id .. entry or entry)
     if type(answer) ~= 'table' then
       if length == 0 then
@@ -44,12 +55,20 @@ for i = 1, #KEYS do
       end
       -- A log that no server has created may be without an expiry, or live for years.
       local left = redis.pcall('PTTL', log)
-      if type(left) ~= 'number' or left < 0 or left > tonumber(ARGV[at + 4]) then
-        redis.call('PEXPIRE', log, ARGV[at + 4])
+      if type(left) ~= 'number' or left < 0 or left > tonumber(ARGV[at + 5]) then
+        redis.call('PEXPIRE', log, ARGV[at + 5])
       end
       appended = length
     end
   end
+  if appended > 0 then
+    logged = logged + ARGV[at + 4]
+  else
+    ask.unpublished = ask.unpublished + ARGV[at + 4]
+  end
   answers[i] = { found, from, bytes, appended }
 end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+answers[1] = lease(KEYS[1], ARGV[1], ask, logged, now, tonumber(ARGV[2])) or {}
 return answers

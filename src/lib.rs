@@ -233,6 +233,8 @@ pub mod internals {
         pub active_users: f64,
         /// Seats that the server may give before its next round.
         pub share: u64,
+        /// The seats that other servers hold or may get from the ledger, if this server leases.
+        pub leased_elsewhere: Option<u64>,
         /// Filters in the ring, one for each minute.
         pub filters: usize,
         /// Refreshes that the worker has not applied yet.
@@ -253,6 +255,7 @@ pub mod internals {
             is_read_only: status.link == FleetLink::ReadOnly,
             active_users: status.estimate.users,
             share: status.share,
+            leased_elsewhere: status.leased_elsewhere,
             filters: headcount.core().minutes().len(),
             refreshing: status.queue_length,
             false_positive_ratio: status.false_positive_ratio,

@@ -98,6 +98,7 @@ impl Metrics {
         );
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
         describe_counter!("headcount_news_beats_total", "Exchanges of news between the rounds, by outcome.");
+        describe_counter!("headcount_seats_granted_total", "Seats that the ledger has granted to this server.");
         describe_counter!("headcount_news_received_total", "Users learned from other servers between the rounds.");
         describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by the result of the check.");
         describe_counter!("headcount_touches_total", "Renewals of tokens without a check, by outcome.");
@@ -145,6 +146,7 @@ impl Metrics {
             .absolute(status.sync.beats - status.sync.beats_failed);
         counter!("headcount_news_beats_total", "outcome" => "failure").absolute(status.sync.beats_failed);
         counter!("headcount_news_received_total").absolute(status.sync.news_received);
+        counter!("headcount_seats_granted_total").absolute(status.sync.seats_granted);
         counter!("headcount_sync_bytes_total", "direction" => "sent").absolute(status.sync.bytes_sent);
         counter!("headcount_sync_bytes_total", "direction" => "received").absolute(status.sync.bytes_received);
         gauge!("headcount_sync_age_seconds").set(status.active_users.stale_seconds);

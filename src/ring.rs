@@ -27,6 +27,7 @@ use std::sync::Arc;
 pub(crate) use beside::Beside;
 pub(crate) use current_filter::CurrentFilter;
 use unsent::Unsent;
+pub(crate) use unsent::{Recorded, newcomers};
 
 /// The filters of the window. Time is an argument: nothing here reads a clock, locks or waits.
 #[derive(Debug)]
@@ -141,7 +142,7 @@ impl Ring {
     /// Records a fingerprint in the current minute.
     pub(crate) fn record(&mut self, fingerprint: Fingerprint) {
         if self.set(0, fingerprint) {
-            self.unsent.keep(0, fingerprint);
+            self.unsent.keep(0, Recorded::new(fingerprint, false));
         }
     }
 
@@ -166,7 +167,8 @@ impl Ring {
 
     /// Records a newcomer, who is counted as unpublished until the minute's value is published.
     pub(crate) fn record_newcomer(&mut self, fingerprint: Fingerprint) {
-        self.record(fingerprint);
+        self.set(0, fingerprint);
+        self.unsent.keep(0, Recorded::new(fingerprint, true));
         self.minutes[0].newcomers += 1;
         self.minutes[0].newcomers_unpublished += 1;
     }
@@ -383,15 +385,31 @@ impl Ring {
 
     /// Takes at most `most` fingerprints that this server has recorded in minute `slot` and not sent to a news log.
     /// Only the current minute and the one before it have any.
-    pub(crate) fn take_unsent(&mut self, slot: Slot, most: usize) -> Vec<Fingerprint> {
+    pub(crate) fn take_unsent(&mut self, slot: Slot, most: usize) -> Vec<Recorded> {
         self.age(slot).map_or_else(Vec::new, |age| self.unsent.take(age, most))
     }
 
-    /// Takes back fingerprints of minute `slot` that may not have reached the log.
-    pub(crate) fn return_unsent(&mut self, slot: Slot, fingerprints: &[Fingerprint]) {
-        if let Some(age) = self.age(slot) {
-            fingerprints.iter().for_each(|&fingerprint| self.unsent.keep(age, fingerprint));
+    /// Takes back what may not have reached the log of minute `slot`.
+    pub(crate) fn return_unsent(&mut self, slot: Slot, recorded: &[Recorded]) {
+        match self.age(slot) {
+            Some(age) => recorded.iter().for_each(|&recorded| self.unsent.keep(age, recorded)),
+            None => self.unsent.leave_out(newcomers(recorded)),
         }
+    }
+
+    /// Returns how many newcomers that this server recorded are in no log, and not known to be published by rounds.
+    pub(crate) fn newcomers_unlogged(&self) -> u64 {
+        self.unsent.newcomers()
+    }
+
+    /// Returns how many of these will never be in a log.
+    pub(crate) fn newcomers_left_out(&self) -> u64 {
+        self.unsent.left_out()
+    }
+
+    /// Records that rounds have published this many of the newcomers who are in no log.
+    pub(crate) fn left_out_published(&mut self, newcomers: u64) {
+        self.unsent.published(newcomers);
     }
 
     // --- coverage ---

@@ -150,8 +150,12 @@ pub(crate) enum FleetLink {
 
 /// How the room is divided into shares.
 #[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Sharing {
+    /// The store's ledger grants seats, several times a second. Where that is not possible, [`ALPHA`] of the room per
+    /// round, for all servers together.
+    #[default]
+    Lease,
     /// This part of the room per round, for all servers together.
     Part(f64),
     /// An equal part of the room, after subtracting the newcomers of the other servers that this server has not read
@@ -159,12 +163,6 @@ pub enum Sharing {
     Adaptive,
     /// Every server sees the same room and hands out all of it, as the designs that headcount is compared with do.
     None,
-}
-
-impl Default for Sharing {
-    fn default() -> Self {
-        Self::Part(ALPHA)
-    }
 }
 
 /// Whether a newcomer gets a seat.
@@ -218,6 +216,8 @@ pub(crate) struct FleetView {
     pub(crate) is_being_repaired: bool,
     /// Whether the store has lost this server's heartbeat since its last look. Then others may be missing in `nodes`.
     pub(crate) loses_heartbeats: bool,
+    /// Whether this server gets its seats from the store's ledger, not from its rounds.
+    pub(crate) leases: bool,
     /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
     pub(crate) random: f64,
 }
@@ -236,6 +236,9 @@ pub(crate) struct Room {
     share: u64,
     /// Seats held for newcomers until it is known whether they stay.
     held: Held,
+    /// While this server gets its seats from the store's ledger: the free seats, and the unused ones of the others, as
+    /// of the last answer.
+    leased_elsewhere: Option<u64>,
     nodes: u64,
     /// The counts that `nodes` is computed from.
     counted: Nodes,
@@ -260,6 +263,7 @@ impl Room {
             mode_since: now,
             share: 0,
             held: Held::default(),
+            leased_elsewhere: None,
             nodes: 1,
             counted: Nodes::default(),
             budget: Budget::default(),
@@ -296,9 +300,13 @@ impl Room {
 
     /// Takes a seat for an admitted newcomer.
     pub(crate) fn take_seat(&mut self) {
+        // The other servers know of a leased seat, so it does not count against what all may admit without the store.
+        let is_leased = self.leased_elsewhere.is_some() && self.unused() > 0;
         self.share = self.share.saturating_sub(1);
         self.newcomers_since_read = self.newcomers_since_read.saturating_add(1);
-        self.budget.spend();
+        if !is_leased {
+            self.budget.spend();
+        }
     }
 
     /// Holds a seat for a newcomer whose request is in progress; no other newcomer can take it.
@@ -346,8 +354,14 @@ impl Room {
             return;
         }
         self.misses_users = may_miss_users && !self.budget.knows_everybody();
+        if !fleet.leases {
+            self.leased_elsewhere = None;
+        }
         if fleet.has_predecessors || fleet.users_are_hidden || self.misses_users {
             self.share = self.held.seats();
+            return;
+        }
+        if fleet.leases {
             return;
         }
         // Assumes that every other node holds as many seats as this one.
@@ -355,8 +369,8 @@ impl Room {
         let taken = renewal.active_users + held as f64 * self.nodes as f64;
         let room = (self.max_active_users() as f64 - taken).max(0.0);
         let part = match self.sharing {
-            Sharing::Part(part) if overdue > 0 => part * room / self.nodes as f64,
-            Sharing::Part(part) => self.part(part, room, &fleet),
+            Sharing::Lease => self.part(ALPHA, room, overdue, &fleet),
+            Sharing::Part(part) => self.part(part, room, overdue, &fleet),
             Sharing::Adaptive => {
                 let elsewhere = (self.nodes - 1) as f64 * self.newcomers_before_read as f64;
                 (room - ROUNDS_UNDER_WAY * elsewhere).max(0.0) / self.nodes as f64
@@ -369,12 +383,54 @@ impl Room {
 
     /// Returns this server's part of the room. The servers that reject newcomers divide the room among themselves, so
     /// that a small room is not split into fractions of a seat for servers without demand.
-    fn part(&self, part: f64, room: f64, fleet: &FleetView) -> f64 {
-        if !fleet.wants_seats {
+    fn part(&self, part: f64, room: f64, overdue: u64, fleet: &FleetView) -> f64 {
+        if overdue > 0 || !fleet.wants_seats {
             return part * room / self.nodes as f64;
         }
         let wanting = fleet.nodes_wanting_seats.clamp(1, self.nodes);
         (part * room).max(room.min(LEAST_HANDED_OUT)) / wanting as f64
+    }
+
+    /// Returns whether seats are leased where a store has a ledger.
+    pub(crate) fn leases_seats(&self) -> bool {
+        self.sharing == Sharing::Lease
+    }
+
+    /// Returns whether this server, if it covers its window, knows all active users and could use seats.
+    pub(crate) fn may_lease(&self) -> bool {
+        let waits_for_resume = self.mode == Mode::Throttling && self.settings.refill == Refill::AfterResume;
+        self.link == FleetLink::Up && self.budget.knows_everybody() && !self.misses_users && !waits_for_resume
+    }
+
+    /// Returns the seats that nobody has taken and that are held for nobody.
+    pub(crate) fn unused(&self) -> u64 {
+        self.share.saturating_sub(self.held.seats())
+    }
+
+    /// Returns the seats held for newcomers whose requests are in progress.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.seats()
+    }
+
+    /// Gives back the unused seats above `most`, and above the room that this server sees.
+    pub(crate) fn give_back(&mut self, most: f64, active_users: f64) {
+        let room = (self.max_active_users() as f64 - active_users).max(0.0);
+        let most = most.min(room).floor() as u64;
+        self.share = self.share.min(most.saturating_add(self.held.seats()));
+    }
+
+    /// Adds seats that the ledger has granted, as far as this server sees room for them: anybody who can write to the
+    /// store can change the ledger. `pool` are the free and the unused seats of the whole fleet.
+    pub(crate) fn lease(&mut self, granted: u64, pool: u64, active_users: f64) {
+        self.share = self.share.saturating_add(granted);
+        self.give_back(f64::INFINITY, active_users);
+        self.leased_elsewhere = Some(pool.saturating_sub(self.unused()));
+    }
+
+    /// Returns the free seats, and the unused ones of the other servers, as of the ledger's last answer; `None` if this
+    /// server does not lease its seats.
+    pub(crate) fn leased_elsewhere(&self) -> Option<u64> {
+        self.leased_elsewhere
     }
 
     /// Joins a fleet, after this server was alone.
@@ -556,7 +612,7 @@ impl Room {
     fn has_budget(&self, active_users: f64) -> bool {
         self.budget.is_left(Occupancy {
             max_active_users: self.max_active_users(),
-            active_users,
+            active_users: active_users + self.leased_elsewhere.unwrap_or_default() as f64,
             held: self.held.seats(),
             nodes: self.nodes,
             expected_nodes: self.settings.expected_nodes,

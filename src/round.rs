@@ -34,6 +34,7 @@ mod own_records;
 mod pace;
 pub(crate) mod protocol;
 mod scrub;
+mod seats;
 mod servers;
 
 use crate::failpoints;
@@ -52,7 +53,7 @@ use losses::Losses;
 pub use messages::{
     Entry, EpochStart, Gap, Identity, LOG_ID_BYTES, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES,
     MOST_NEWS_BYTES, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing, OutgoingOverride, OwnRecords,
-    Publish, Published, Reply, Request, Stored, Version,
+    Publish, Published, Reply, Request, SeatReply, SeatRequest, Stored, Version,
 };
 #[cfg(feature = "server")]
 pub(crate) use news::KEPT_LOGS;
@@ -62,6 +63,7 @@ pub(crate) use overrides::encode as stored_override;
 pub use pace::Pace;
 pub(crate) use protocol::{Beats, Protocol, Versions};
 use scrub::Scrub;
+use seats::Seats;
 use servers::Servers;
 
 /// How long the servers of a fleet take at most to replace damaged values. A server that starts meanwhile does not know
@@ -238,6 +240,9 @@ pub struct Round {
     /// What this round will publish besides filters.
     outgoing: Publish,
     news: News,
+    seats: Seats,
+    /// Whether this round publishes everything that the store lacks.
+    publishes_all: bool,
     conflict: bool,
     /// The last logged error that made the store count as away.
     last_logged: Option<StoreError>,
@@ -361,6 +366,8 @@ impl Round {
             pauses: 0,
             outgoing: Publish::default(),
             news,
+            seats: Seats::default(),
+            publishes_all: false,
             conflict: false,
             last_logged: None,
             last_write_error: None,
@@ -388,6 +395,8 @@ impl Round {
             self.losses.note();
         }
         self.conflict = false;
+        self.publishes_all = false;
+        self.begin_round_of_seats();
         self.others_failed = None;
         self.figures.lock().rounds += 1;
         self.look(now, false)
@@ -428,7 +437,7 @@ impl Round {
             Request::Fetch { slots } | Request::FetchBeside { slots, .. } if slots.len() >= CATCH_UP_VALUES => CATCH_UP,
             Request::Publish(news) if news.minutes.len() >= CATCH_UP_VALUES => CATCH_UP,
             // A beat must not keep a round waiting.
-            Request::ExchangeNews(_) => LEAST_TIMEOUT,
+            Request::ExchangeNews { .. } => LEAST_TIMEOUT,
             _ => self.core.settings.sync_every.mul_f64(0.8).max(LEAST_TIMEOUT),
         }
     }
@@ -478,6 +487,9 @@ impl Round {
         looked.named.truncate(MOST_NAMES);
         let lost = self.own_records.replace(&looked, self.demand.is_recent(), alive_for);
         self.lost_heartbeat = lost.heartbeat;
+        if lost.heartbeat {
+            self.lose_heartbeat(now);
+        }
         self.may_miss_generations = lost.generation || looked.has_more_generations;
         if lost.is_any() || looked.has_more_generations {
             self.losses.note();
@@ -785,11 +797,12 @@ impl Round {
         }
         self.others_logged = None;
         self.core.count_beside();
-        self.renew_share();
+        self.has_read_round();
+        self.renew_share(now);
         self.publish(now)
     }
 
-    fn renew_share(&mut self) {
+    fn renew_share(&mut self, now: Duration) {
         if self.others.has_unseen() {
             self.may_miss_generations = true;
             self.losses.note();
@@ -811,6 +824,7 @@ impl Round {
             users_are_hidden,
             is_being_repaired: self.damaged_since.is_some_and(|since| self.looked.saturating_sub(since) < REPAIR),
             loses_heartbeats: self.lost_heartbeat,
+            leases: self.leases(now),
             random,
         });
         if recovered {
@@ -862,6 +876,7 @@ impl Round {
         let others = usize::from(dirty.first() == Some(&current));
         self.rng.shuffle(&mut dirty[others..]);
         let most = if dirty.len() > PUBLISH { PUBLISH_WHILE_MANY } else { PUBLISH };
+        self.publishes_all = dirty.len() <= most;
         dirty.truncate(most);
         dirty
     }
@@ -923,6 +938,9 @@ impl Round {
             return self.finish(Outcome::Conflict, now);
         }
         self.figures.lock().conflicts_in_a_row = 0;
+        if self.publishes_all {
+            self.has_published_round();
+        }
         self.finish(Outcome::Success, now)
     }
 

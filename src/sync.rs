@@ -104,7 +104,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///             Request::LookBeside { .. } | Request::FetchBeside { .. } => {
 ///                 return Err(StoreError::corrupt("this board knows one generation only"));
 ///             }
-///             Request::ExchangeNews(_) => return Err(StoreError::corrupt("this board has no news logs")),
+///             Request::ExchangeNews { .. } => return Err(StoreError::corrupt("this board has no news logs")),
 ///         })
 ///     }
 /// }
@@ -308,8 +308,9 @@ impl<S: FilterStore> Rounds<S> {
     /// Sends this server's news to the store and reads that of the others. Rounds bring the same news more slowly, and
     /// do not need beats.
     pub async fn beat(&mut self) {
-        self.last_beat = self.now();
-        let request = self.kept().begin_beat();
+        let now = self.now();
+        self.last_beat = now;
+        let request = self.kept().begin_beat(now);
         let within = self.kept().time_for(&request);
         let answer = self.store.exchange(&self.identity, request, within).await;
         let now = self.now();

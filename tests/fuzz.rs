@@ -12,7 +12,7 @@ use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Values, keyed_hash, signed_override};
 use headcount::round::{
     Entry, Gap, Identity, LogPart, Looked, LookedBeside, Node, OtherGeneration, OwnRecords, Publish, Published, Reply,
-    Request, Stored, Version,
+    Request, SeatReply, Stored, Version,
 };
 use headcount::time::{ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, OnConflict, StoreError, TokenSource};
@@ -649,8 +649,19 @@ impl FilterStore for Mad {
                 written: news.minutes.iter().map(|_| script.u8() < 128).collect(),
                 since: (script.u8() < 128).then(|| Slot(script.u64())),
             })),
-            (_, Request::ExchangeNews(logs)) => Ok(Reply::News(
-                logs.into_iter()
+            (_, Request::ExchangeNews { logs, seats }) => Ok(Reply::News {
+                seats: (script.u8() < 200).then(|| SeatReply {
+                    epoch: if script.u8() < 200 { seats.epoch.max(1) } else { script.u64() },
+                    is_quiet: script.u8() < 100,
+                    logged: script.u64(),
+                    valued: script.u64(),
+                    granted: script.u64(),
+                    pool: script.u64(),
+                    demand: script.u64(),
+                    servers: script.u64(),
+                }),
+                logs: logs
+                    .into_iter()
                     .map(|log| {
                         self.kept.lock().push(log.entry.clone());
                         let is_as_read = script.u8() < 128;
@@ -662,7 +673,7 @@ impl FilterStore for Mad {
                         }
                     })
                     .collect(),
-            )),
+            }),
             (_, Request::Leave) => Ok(Reply::Left),
         };
         let rest = script.0.to_vec();

@@ -1,76 +1,31 @@
 //! News between the rounds: what servers tell each other through the logs, in memory and in a real Redis.
 #![cfg(feature = "server")]
 
+#[path = "support/node.rs"]
+mod node;
 mod support;
 
-use headcount::round::{Exchange, Identity, LogPart, LogRequest, Next, Reply, Request};
-use headcount::time::{Clock, ManualClock, Slot, SystemClock, Timestamp};
-use headcount::{Builder, FilterStore, Headcount, MemoryStore, RedisStore, StoreError, Worker};
+use headcount::round::{Identity, LogPart, LogRequest, Next, Reply, Request, SeatRequest};
+use headcount::time::{Clock, ManualClock, Slot, SystemClock};
+use headcount::{FilterStore, Headcount, MemoryStore, RedisStore, StoreError};
+use node::{MINUTE, Node, SECOND, SECRET, X, clock, settle};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Redis, Server, wait_for};
 use tempfile::tempdir;
 
-const X: u64 = 1000;
-const SECRET: &str = "the key of the whole fleet";
-const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-
-/// A server whose rounds and beats the test calls.
-struct Node<S> {
-    headcount: Headcount,
-    worker: Worker,
-    exchange: Exchange,
-    store: S,
-    clock: Arc<ManualClock>,
+/// What the tests of the logs ask of a store.
+trait Logs {
+    async fn logs(&self, logs: Vec<LogRequest>) -> Vec<LogPart>;
+    async fn log(&self) -> LogPart;
+    async fn appends(&self, bytes: &[u8]) -> LogPart;
 }
 
-impl<S: FilterStore> Node<S> {
-    fn start(store: S, clock: &Arc<ManualClock>, configure: impl FnOnce(Builder) -> Builder) -> Self {
-        let builder = Headcount::builder().max_active_users(X).secret(SECRET).clock(Arc::clone(clock));
-        let (headcount, worker) = configure(builder).build().unwrap();
-        let exchange = headcount.exchange(store.name(), store.namespace());
-        Self { headcount, worker, exchange, store, clock: Arc::clone(clock) }
-    }
-
-    async fn asks(&self, request: Request) -> Result<Reply, StoreError> {
-        self.store.exchange(&self.exchange.identity, request, 5 * SECOND).await
-    }
-
-    async fn round(&mut self) {
-        self.worker.tick();
-        let mut request = self.exchange.round.begin(self.clock.monotonic());
-        loop {
-            let answer = self.asks(request).await;
-            match self.exchange.round.answer(answer, self.clock.monotonic()) {
-                Next::Ask(again) => request = again,
-                Next::Done(_) => break,
-            }
-        }
-        self.worker.tick();
-    }
-
-    async fn beat(&mut self) {
-        let request = self.exchange.round.begin_beat();
-        let answer = self.asks(request).await;
-        self.ends(answer);
-    }
-
-    /// A beat that reaches the store, and whose answer is lost.
-    async fn beat_without_an_answer(&mut self) {
-        let request = self.exchange.round.begin_beat();
-        self.asks(request).await.unwrap();
-        self.ends(Err(StoreError::timeout("the answer was lost")));
-    }
-
-    fn ends(&mut self, answer: Result<Reply, StoreError>) {
-        self.exchange.round.end_beat(answer, self.clock.monotonic());
-    }
-
+impl<S: FilterStore> Logs for Node<S> {
     async fn logs(&self, logs: Vec<LogRequest>) -> Vec<LogPart> {
-        match self.asks(Request::ExchangeNews(logs)).await {
-            Ok(Reply::News(parts)) => parts,
+        match self.asks(Request::ExchangeNews { logs, seats: SeatRequest::default() }).await {
+            Ok(Reply::News { logs: parts, .. }) => parts,
             other => panic!("{other:?}"),
         }
     }
@@ -84,26 +39,19 @@ impl<S: FilterStore> Node<S> {
     async fn appends(&self, bytes: &[u8]) -> LogPart {
         self.logs(vec![LogRequest { entry: bytes.to_vec(), ..unread(self.slot()) }]).await.pop().unwrap()
     }
-
-    fn slot(&self) -> Slot {
-        Slot(self.clock.wall().as_millis() / 60_000)
-    }
-
-    fn admits(&self, token: &str) {
-        assert!(self.headcount.admit(token).is_admitted(), "{token}");
-    }
-
-    fn knows(&self, token: &str) -> bool {
-        self.headcount.touch(token)
-    }
-
-    fn corrupt(&self) -> u64 {
-        self.headcount.status().sync.corrupt
-    }
 }
 
 fn unread(slot: Slot) -> LogRequest {
-    LogRequest { slot, name: 0, id: [9; 16], read_to: 16, last_read: [0; 8], entry: Vec::new(), keep_for: 180 * SECOND }
+    LogRequest {
+        slot,
+        name: 0,
+        id: [9; 16],
+        read_to: 16,
+        last_read: [0; 8],
+        entry: Vec::new(),
+        newcomers: 0,
+        keep_for: 180 * SECOND,
+    }
 }
 
 /// Two servers that have joined a fleet, and have begun to keep what they record.
@@ -112,21 +60,6 @@ async fn two<S: FilterStore>(store: impl Fn() -> S, clock: &Arc<ManualClock>, ma
     let mut nodes = [start(), start()];
     settle(&mut nodes).await;
     nodes
-}
-
-/// As many rounds as a server needs before it has a share.
-async fn settle<S: FilterStore>(nodes: &mut [Node<S>]) {
-    for _ in 0..4 {
-        for node in &mut *nodes {
-            node.round().await;
-            node.beat().await;
-        }
-        nodes[0].clock.advance(SECOND);
-    }
-}
-
-fn clock() -> Arc<ManualClock> {
-    Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)))
 }
 
 async fn two_in_memory() -> ([Node<MemoryStore>; 2], MemoryStore, Arc<ManualClock>) {
@@ -238,6 +171,7 @@ async fn redis_and_memory_have_the_same_logs() {
                 read_to: if rng.u8(..) < 20 { rng.u64(..100_000) } else { *rng.choice(&lengths).unwrap() },
                 last_read: [rng.u8(..3); 8],
                 entry: vec![rng.u8(..3); length],
+                newcomers: 0,
                 keep_for: 180 * SECOND,
             }
         };
@@ -272,10 +206,10 @@ async fn news_whose_answer_was_lost_is_sent_again() {
 async fn news_that_did_not_arrive_is_sent_again() {
     let ([mut one, mut other], ..) = two_in_memory().await;
     one.admits("alice");
-    let _lost = one.exchange.round.begin_beat();
+    let _lost = one.exchange.round.begin_beat(one.clock.monotonic());
     one.ends(Err(StoreError::unavailable("cut off")));
     one.admits("bob");
-    let _without_an_answer = one.exchange.round.begin_beat();
+    let _without_an_answer = one.exchange.round.begin_beat(one.clock.monotonic());
     one.beat().await;
     other.beat().await;
     assert!(other.knows("alice") && other.knows("bob"));
@@ -558,8 +492,12 @@ async fn a_long_log_is_read_in_several_beats() {
 async fn an_answer_to_another_request_is_an_error() {
     let ([mut one, mut other], ..) = two_in_memory().await;
     one.admits("alice");
-    for answer in [Reply::Left, Reply::News(vec![]), Reply::News(vec![LogPart::default(); 3])] {
-        let _request = one.exchange.round.begin_beat();
+    for answer in [
+        Reply::Left,
+        Reply::News { logs: vec![], seats: None },
+        Reply::News { logs: vec![LogPart::default(); 3], seats: None },
+    ] {
+        let _request = one.exchange.round.begin_beat(one.clock.monotonic());
         one.ends(Ok(answer));
     }
     assert_eq!(one.headcount.status().sync.beats_failed, 3);
@@ -645,7 +583,7 @@ impl FilterStore for Counting {
     }
 
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
-        if matches!(request, Request::ExchangeNews(_)) {
+        if matches!(request, Request::ExchangeNews { .. }) {
             self.beats.lock().push(tokio::time::Instant::now());
         }
         self.store.exchange(identity, request, within).await

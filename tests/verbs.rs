@@ -244,7 +244,7 @@ fn a_live_validation_finds_what_is_wrong_with_redis() {
     for command in ["hget", "hmget", "hset", "hstrlen", "pexpire", "type", "del", "time", "zadd", "zcount", "zrem"]
         .into_iter()
         .chain(["zscore", "pttl", "zrange", "zrevrange", "zrevrangebyscore", "zremrangebyscore", "evalsha"])
-        .chain(["set", "rename", "mget", "get", "getrange", "strlen", "append"])
+        .chain(["set", "rename", "mget", "get", "getrange", "strlen", "append", "hlen", "hgetall", "hdel"])
     {
         let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("-{command}")]);
         let (code, text) = live(&narrow);

@@ -60,7 +60,7 @@ impl FilterStore for TimedStore {
     }
 
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
-        let is_beat = matches!(&request, Request::ExchangeNews(_));
+        let is_beat = matches!(&request, Request::ExchangeNews { .. });
         let writes = matches!(&request, Request::Publish(news) if !news.minutes.is_empty());
         let reply = match &self.backend {
             Backend::Redis(store) => store.exchange(identity, request, within).await,

@@ -57,7 +57,8 @@ const DESIGNS: [Design; 4] = [
     Design { name: "v1.1", protocol: Protocol::V1_1, sharing: Sharing::None },
 ];
 
-const SHARES: [(&str, Sharing); 4] = [
+const SHARES: [(&str, Sharing); 5] = [
+    ("lease", Sharing::Lease),
     ("α = 1", Sharing::Part(1.0)),
     ("α = 0.5", Sharing::Part(0.5)),
     ("α = 0.25", Sharing::Part(0.25)),

@@ -102,6 +102,8 @@ pub struct Inside {
     pub x: u64,
     /// The part of X that may be inside, as `bounds` says.
     pub part: f64,
+    /// Whether all servers lease their seats, and have done so for a while. Then no more than X may be inside.
+    pub leases: bool,
     /// Users that servers without any knowledge have admitted lately. As many more may be inside.
     pub strangers: usize,
     /// Users that could not be counted when the room was shared out. As many more may be inside.
@@ -335,7 +337,7 @@ impl Oracle {
 
     /// Checks an admission.
     pub fn room_is_kept(&mut self, place: usize, shape: Shape, crowd: Inside, fleet: &Fleet) {
-        let Inside { inside, x, part, strangers, untold } = crowd;
+        let Inside { inside, x, part, leases, strangers, untold } = crowd;
         self.checks.count(10);
         let x = x as f64;
         self.most_inside = self.most_inside.max(inside as f64 / x);
@@ -343,7 +345,8 @@ impl Oracle {
         // `estimate.high` allows for 1.96 standard deviations of the estimate; this check allows for 4. Each server may
         // round its share up in each of the two rounds that pass before the news arrives.
         let error = 4.0 / 1.96 * (estimate.high - estimate.users);
-        let most = part * x + error + 2.0 * fleet.servers as f64 + 2.0 + (strangers + untold) as f64;
+        let by_rule = if leases { x + error + 1.0 } else { part * x + error + 2.0 * fleet.servers as f64 + 2.0 };
+        let most = by_rule + (strangers + untold) as f64;
         if inside as f64 > most {
             let what =
                 format!("server {place} admits a newcomer: {inside} are in, X is {x}, at most {most:.0} may be in");

@@ -70,7 +70,7 @@ pub struct Design {
 }
 
 impl Design {
-    pub const HEADCOUNT: Self = Self { name: "headcount", protocol: Protocol::HEADCOUNT, sharing: Sharing::Part(0.25) };
+    pub const HEADCOUNT: Self = Self { name: "headcount", protocol: Protocol::HEADCOUNT, sharing: Sharing::Lease };
 }
 
 /// How machines and the network behave without a fault.

@@ -121,7 +121,7 @@ impl Store {
             _ => identity.generation,
         };
         let asked: Vec<_> = match &request {
-            Request::ExchangeNews(logs) => logs.iter().map(|log| log.slot).collect(),
+            Request::ExchangeNews { logs, .. } => logs.iter().map(|log| log.slot).collect(),
             _ => Vec::new(),
         };
         let reply = self.memory.answer(identity, request);
@@ -133,7 +133,7 @@ impl Store {
                     brings.extend(held.map(|held| (value.slot, held.tokens.clone())));
                 }
             }
-            Reply::News(parts) => {
+            Reply::News { logs: parts, .. } => {
                 let values = &self.readers[&identity.generation].0;
                 for (slot, part) in asked.into_iter().zip(parts) {
                     let mut brought = Tokens::default();

@@ -13,7 +13,7 @@ use fastrand::Rng;
 use headcount::bloom::{Bloom, Shape};
 use headcount::internals::{Sharing, minutes};
 use headcount::players::{Answer, PlayerId, Players, Visit};
-use headcount::round::{Identity, Next, Outcome, Publish, Published, Reply, Request, Version};
+use headcount::round::{Identity, Next, Outcome, Publish, Published, Reply, Request, SeatRequest, Version};
 use headcount::time::{Clock, Slot, Timestamp};
 use headcount::{Admission, Decision, OnOutage, StoreError};
 use std::cmp::{Ordering, Reverse};
@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// A stopping server does not try to hand over its users for longer than this.
 const HAND_OVER: Duration = Duration::from_secs(2);
+/// By then, seats from before all servers leased are used or given back.
+const LEASES_SETTLE: Duration = Duration::from_secs(2);
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +62,8 @@ pub struct World<'a> {
     trouble_until: Duration,
     /// The highest X so far.
     highest_x: u64,
+    /// Since when all servers have leased their seats.
+    leasing_since: Option<Duration>,
     /// The times, in the last twenty rounds, at which servers that knew no users admitted newcomers from their budgets.
     strangers: VecDeque<Duration>,
     /// Numbers of users that could not be counted when the room was shared out. Until the time beside each number, as
@@ -200,6 +204,7 @@ impl<'a> World<'a> {
             active: Vec::new(),
             trouble_until: Duration::ZERO,
             highest_x: plan.fleet.max_active_users,
+            leasing_since: None,
             strangers: VecDeque::new(),
             untold: Vec::new(),
             aftermath: Vec::new(),
@@ -420,7 +425,7 @@ impl<'a> World<'a> {
         let next = self.now + every.unwrap_or(self.fleet.news_every);
         if every.is_some() && !server.in_beat {
             server.in_beat = true;
-            let request = server.exchange.round.begin_beat();
+            let request = server.exchange.round.begin_beat(server.clock.monotonic());
             self.ask(place, request);
         }
         self.schedule(next, Event::Beat { place, life });
@@ -595,7 +600,7 @@ impl<'a> World<'a> {
                 Request::Fetch { slots } => format!("fetches {slots:?}"),
                 Request::LookBeside { generation, .. } => format!("looks at generation {generation:016x}"),
                 Request::FetchBeside { generation, slots } => format!("fetches {slots:?} of {generation:016x}"),
-                Request::ExchangeNews(logs) => format!("exchanges news of {} minutes", logs.len()),
+                Request::ExchangeNews { logs, .. } => format!("exchanges news of {} minutes", logs.len()),
                 Request::Publish(news) => {
                     let minutes: Vec<_> = news
                         .minutes
@@ -694,11 +699,15 @@ impl<'a> World<'a> {
                 }
                 Some(Ok((reply, brings)))
             }
-            Request::ExchangeNews(logs) => {
+            Request::ExchangeNews { logs, seats } => {
                 if read_only {
                     logs.iter_mut().for_each(|log| log.entry.clear());
+                    *seats = SeatRequest { new_epoch: seats.new_epoch, ..SeatRequest::default() };
                 }
-                let (reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                let (mut reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                if let (Reply::News { seats, .. }, true) = (&mut reply, read_only) {
+                    *seats = None;
+                }
                 Some(Ok((reply, brings)))
             }
             Request::FetchBeside { .. } => {
@@ -840,8 +849,19 @@ impl<'a> World<'a> {
         let x = self.highest_x;
         let inside = self.inside(place);
         note!(self, "{inside} are in, of {x}; {part:.2} times that, {strangers} strangers and {untold} untold may be");
-        let crowd = Inside { inside, x, part, strangers, untold };
+        let leases = part == bounds::CALM && self.leases_for() >= LEASES_SETTLE;
+        let crowd = Inside { inside, x, part, leases, strangers, untold };
         self.oracle.room_is_kept(place, shape, crowd, &self.fleet);
+    }
+
+    /// For how long all servers have got their seats from the ledger.
+    fn leases_for(&mut self) -> Duration {
+        let leases = |server: &Server| server.glance().leased_elsewhere.is_some();
+        if !self.servers.iter().flatten().all(leases) {
+            self.leasing_since = None;
+            return Duration::ZERO;
+        }
+        self.now - *self.leasing_since.get_or_insert(self.now)
     }
 
     /// Counts the users whom only one server knows, when it is paused. Until it wakes, the other servers do not know
@@ -1127,7 +1147,7 @@ fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     }
     let x = server.max_active_users;
     let elsewhere = lives.saturating_sub(1) as f64 * server.unpublished_at_most(fleet) as f64;
-    let of_the_room = x as f64 - glance.active_users - elsewhere;
+    let of_the_room = x as f64 - glance.active_users - glance.leased_elsewhere.unwrap_or_default() as f64 - elsewhere;
     let of_a_stranger = (x / 100).max(10) as f64 - server.let_in as f64;
     // After a pause it knows no users, if it has noticed.
     let left = if server.has_known { of_the_room } else { of_a_stranger.min(of_the_room) };

@@ -1,13 +1,14 @@
 //! The core: the ring, the room, the fleet's time, and everything else that a decision needs.
 //!
 //! Most submodules hold the operations of one kind of caller. Decisions use `decide`, `seat` and `presence`. Rounds use
-//! `minutes` and `fleet`. The worker uses `turn`. Operators use `overrides`. Only this file and its submodules reach
+//! `minutes`, `fleet` and `leases`. The worker uses `turn`. Operators use `overrides`. Only this file and its submodules reach
 //! the state behind the lock.
 
 mod counts;
 mod decide;
 mod fleet;
 mod fleet_time;
+mod leases;
 mod minutes;
 mod overrides;
 mod presence;
@@ -128,6 +129,8 @@ pub(crate) struct CoreStatus {
     pub(crate) resume_below: f64,
     pub(crate) room: u64,
     pub(crate) share: u64,
+    /// If this server leases its seats: the free seats, and the unused ones of the other servers.
+    pub(crate) leased_elsewhere: Option<u64>,
     pub(crate) override_: Option<Override>,
     /// The state of the connection to the store.
     pub(crate) link: FleetLink,
@@ -207,6 +210,7 @@ impl Core {
             resume_below: state.room.resume_below(),
             room: state.room.room(estimate.users),
             share: state.room.share(estimate.users),
+            leased_elsewhere: state.room.leased_elsewhere(),
             override_: state.room.override_().cloned(),
             link: state.room.link(),
             nodes: state.room.nodes(),

@@ -77,6 +77,15 @@ pub struct SyncStatus {
     pub last_beat_seconds: Option<f64>,
     /// Users that this server learned of by beats, each counted at most once a minute.
     pub news_received: u64,
+    /// Whether this server leases its seats: it gets them with the beats, from the ledger in the store. Otherwise it gets
+    /// them with the rounds.
+    pub leases_seats: bool,
+    /// The seats that the ledger has granted to this server since the start. Seats that were given back unused count,
+    /// too.
+    pub seats_granted: u64,
+    /// The seats of the whole fleet that nobody has taken, as of the last beat; null if this server does not lease its
+    /// seats.
+    pub fleet_free_seats: Option<u64>,
     /// The bytes of filters that were sent.
     pub bytes_sent: u64,
     /// The bytes of filters that were received.

@@ -13,7 +13,33 @@ const MOST: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     /// The fingerprints of each minute. The lists have no capacity, and so stay empty, until `begin` is called.
-    by_age: [Vec<Fingerprint>; 2],
+    by_age: [Vec<Recorded>; 2],
+    /// The newcomers who are in none of the lists and in no log, because they did not fit, or because their minute was
+    /// over before they were sent.
+    left_out: u64,
+}
+
+/// A fingerprint, and whether it is a newcomer's. Its lowest bit says so: those of fingerprints are zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recorded(u64);
+
+impl Recorded {
+    pub(crate) fn new(fingerprint: Fingerprint, is_newcomer: bool) -> Self {
+        Self(fingerprint.0 | u64::from(is_newcomer))
+    }
+
+    pub(crate) fn fingerprint(self) -> Fingerprint {
+        Fingerprint(self.0 & !1)
+    }
+
+    fn is_newcomer(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
+/// Returns how many of these are newcomers.
+pub(crate) fn newcomers(recorded: &[Recorded]) -> u64 {
+    recorded.iter().filter(|recorded| recorded.is_newcomer()).count() as u64
 }
 
 impl Unsent {
@@ -24,17 +50,16 @@ impl Unsent {
         }
     }
 
-    /// Keeps a fingerprint that was recorded in the minute of this age, if there is room.
-    pub(super) fn keep(&mut self, age: usize, fingerprint: Fingerprint) {
-        if let Some(kept) = self.by_age.get_mut(age)
-            && kept.len() < kept.capacity().min(MOST)
-        {
-            kept.push(fingerprint);
+    /// Keeps what was recorded in the minute of this age, if there is room.
+    pub(super) fn keep(&mut self, age: usize, recorded: Recorded) {
+        match self.by_age.get_mut(age) {
+            Some(kept) if kept.len() < kept.capacity().min(MOST) => kept.push(recorded),
+            _ => self.leave_out(u64::from(recorded.is_newcomer())),
         }
     }
 
     /// Takes the first fingerprints of the list of the minute of this age, at most `most` of them.
-    pub(super) fn take(&mut self, age: usize, most: usize) -> Vec<Fingerprint> {
+    pub(super) fn take(&mut self, age: usize, most: usize) -> Vec<Recorded> {
         self.by_age.get_mut(age).map_or_else(Vec::new, |kept| kept.drain(..most.min(kept.len())).collect())
     }
 
@@ -42,13 +67,38 @@ impl Unsent {
     pub(super) fn turn(&mut self, minutes: u64) {
         for _ in 0..minutes.min(2) {
             self.by_age.swap(0, 1);
-            self.by_age[0].clear();
+            self.drop_all(0);
         }
     }
 
     /// Forgets all fingerprints. The ring calls this when it goes back to an earlier minute.
     pub(super) fn clear(&mut self) {
-        self.by_age.iter_mut().for_each(Vec::clear);
+        (0..self.by_age.len()).for_each(|age| self.drop_all(age));
+    }
+
+    fn drop_all(&mut self, age: usize) {
+        self.left_out += newcomers(&self.by_age[age]);
+        self.by_age[age].clear();
+    }
+
+    /// Counts newcomers who will be in no log.
+    pub(super) fn leave_out(&mut self, newcomers: u64) {
+        self.left_out += newcomers;
+    }
+
+    /// Returns how many newcomers will be in no log, and are not known to be published by rounds.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Records that rounds have published this many of the newcomers who are in no log.
+    pub(super) fn published(&mut self, newcomers: u64) {
+        self.left_out = self.left_out.saturating_sub(newcomers);
+    }
+
+    /// Returns how many newcomers are in no log.
+    pub(super) fn newcomers(&self) -> u64 {
+        self.left_out + self.by_age.iter().map(|kept| newcomers(kept)).sum::<u64>()
     }
 }
 
@@ -56,8 +106,8 @@ impl Unsent {
 mod tests {
     use super::*;
 
-    fn fingerprints(range: std::ops::Range<u64>) -> Vec<Fingerprint> {
-        range.map(|number| Fingerprint(number << 16)).collect()
+    fn fingerprints(range: std::ops::Range<u64>) -> Vec<Recorded> {
+        range.map(|number| Recorded::new(Fingerprint(number << 16), number % 2 == 1)).collect()
     }
 
     fn keeps(numbers: std::ops::Range<u64>) -> Unsent {
@@ -70,7 +120,7 @@ mod tests {
     #[test]
     fn nothing_is_kept_before_it_begins() {
         let mut unsent = Unsent::default();
-        unsent.keep(0, Fingerprint(1 << 16));
+        unsent.keep(0, Recorded::new(Fingerprint(1 << 16), false));
         assert_eq!(unsent.take(0, 10), []);
     }
 
@@ -104,10 +154,25 @@ mod tests {
     }
 
     #[test]
+    fn newcomers_are_counted_until_they_are_sent_or_published() {
+        let mut unsent = keeps(0..6);
+        assert_eq!((unsent.newcomers(), unsent.left_out()), (3, 0));
+        assert_eq!(newcomers(&unsent.take(0, 2)), 1);
+        assert_eq!((unsent.newcomers(), unsent.left_out()), (2, 0));
+        unsent.turn(1);
+        assert_eq!((unsent.newcomers(), unsent.left_out()), (2, 0));
+        unsent.turn(1);
+        assert_eq!((unsent.newcomers(), unsent.left_out()), (2, 2));
+        unsent.keep(9, Recorded::new(Fingerprint(1 << 16), true));
+        unsent.published(2);
+        assert_eq!((unsent.newcomers(), unsent.left_out()), (1, 1));
+    }
+
+    #[test]
     fn what_does_not_fit_is_left_out() {
         let mut unsent = keeps(0..MOST as u64 + 5);
         assert_eq!(unsent.take(0, usize::MAX).len(), MOST);
-        unsent.keep(0, Fingerprint(1 << 16));
+        unsent.keep(0, Recorded::new(Fingerprint(1 << 16), false));
         assert_eq!(unsent.take(0, usize::MAX).len(), 1, "there is room again");
     }
 }

@@ -47,6 +47,7 @@ fn fleet_of(nodes: u64) -> FleetView {
         has_predecessors: false,
         users_are_hidden: false,
         is_being_repaired: false,
+        leases: false,
         loses_heartbeats: false,
         random: 0.0,
     }
@@ -529,4 +530,73 @@ fn the_log_names_modes_as_the_api_does() {
     for mode in [OverrideMode::Open, OverrideMode::Throttling, OverrideMode::Auto] {
         assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
     }
+}
+
+fn leasing(max_active_users: u64) -> Room {
+    let mut room = in_fleet(max_active_users);
+    room.renew(renewal_in(0.0, FleetView { leases: true, ..fleet_of(4) }));
+    assert!(room.may_lease());
+    room
+}
+
+#[test]
+fn leased_seats_stay_through_rounds_and_are_given_back_before_it_asks() {
+    let mut room = leasing(100);
+    assert_eq!((room.unused(), room.seat(0.0, true)), (0, Seat::Taken), "rounds hand out nothing");
+    room.lease(40, 100, 0.0);
+    assert_eq!((room.unused(), room.leased_elsewhere()), (40, Some(60)));
+    room.renew(renewal_in(50.0, FleetView { leases: true, ..fleet_of(4) }));
+    assert_eq!(room.unused(), 40);
+    room.give_back(12.7, 50.0);
+    assert_eq!(room.unused(), 12);
+    room.give_back(12.7, 95.2);
+    assert_eq!(room.unused(), 4, "it holds no more than the room that it sees");
+    room.lease(u64::MAX, u64::MAX, 93.0);
+    assert_eq!(room.unused(), 7, "nor does a ledger that lies give it more");
+    room.renew(renewal(60.0, 4));
+    assert_eq!((room.unused(), room.leased_elsewhere()), (2, None), "a quarter of 40, for four servers");
+}
+
+#[test]
+fn a_held_seat_is_not_given_back() {
+    let mut room = leasing(100);
+    room.lease(3, 100, 0.0);
+    room.hold_seat(ALICE);
+    room.give_back(0.0, 0.0);
+    assert_eq!((room.unused(), room.held()), (0, 1));
+    room.release_seat(ALICE);
+    room.take_seat();
+    assert_eq!((room.unused(), room.held()), (0, 0));
+}
+
+#[test]
+fn without_the_store_all_use_up_what_they_lease_and_no_more() {
+    let mut room = leasing(100);
+    room.lease(10, 100, 0.0);
+    room.lose_store();
+    for _ in 0..10 {
+        assert_eq!(room.seat(0.0, true), Seat::Free);
+        room.take_seat();
+    }
+    assert_eq!(room.seat(10.0, true), Seat::Taken, "the others hold the other ninety seats");
+    // 40 users leave. This server is one of four.
+    for newcomer in 0..10 {
+        assert_eq!(room.seat(-30.0 + f64::from(newcomer), true), Seat::Free);
+        room.take_seat();
+    }
+    assert_eq!(room.seat(-20.0, true), Seat::Taken);
+}
+
+#[test]
+fn no_seats_are_leased_without_knowledge_or_while_free_seats_wait() {
+    let mut room = leasing(100);
+    room.settings.refill = Refill::AfterResume;
+    room.settle(100.0, NOW);
+    assert!(!room.may_lease());
+    room.settings.refill = Refill::Continuous;
+    assert!(room.may_lease());
+    room.lose_store();
+    assert!(!room.may_lease());
+    assert!(!in_fleet(100).may_lease());
+    assert!(!with_sharing(100, Sharing::Part(0.5)).leases_seats());
 }

@@ -292,6 +292,7 @@ mod tests {
                 has_predecessors: false,
                 users_are_hidden: false,
                 is_being_repaired: false,
+                leases: false,
                 loses_heartbeats: false,
                 random: 0.5,
             },

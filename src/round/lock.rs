@@ -72,7 +72,7 @@ impl Store {
             }
             Request::Leave => Reply::Left,
             Request::LookBeside { .. } | Request::FetchBeside { .. } => unreachable!("there is one generation"),
-            Request::ExchangeNews(_) => unreachable!("there are rounds only"),
+            Request::ExchangeNews { .. } => unreachable!("there are rounds only"),
         }
     }
 
@@ -463,7 +463,7 @@ impl<'w> Key<'w> {
             }
             Some(Request::Leave) => unreachable!("no server leaves"),
             Some(Request::LookBeside { .. } | Request::FetchBeside { .. }) => unreachable!("there is one generation"),
-            Some(Request::ExchangeNews(_)) => unreachable!("there are rounds only"),
+            Some(Request::ExchangeNews { .. }) => unreachable!("there are rounds only"),
         }
     }
 }

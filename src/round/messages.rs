@@ -137,9 +137,14 @@ pub enum Request {
     },
     /// Writes what the store lacks.
     Publish(Publish),
-    /// Appends news to the logs of these minutes, and asks for what others have appended. Only a store with
+    /// Appends news to the logs of some minutes, and asks for what others have appended and for seats. Only a store with
     /// [news logs](crate::FilterStore::has_news_logs) gets this request.
-    ExchangeNews(Vec<LogRequest>),
+    ExchangeNews {
+        /// The logs, one for each minute.
+        logs: Vec<LogRequest>,
+        /// This server's line in the ledger of seats.
+        seats: SeatRequest,
+    },
     /// Removes this server from the heartbeats, because it stops.
     Leave,
 }
@@ -174,8 +179,9 @@ pub const LOG_ID_BYTES: usize = 16;
 /// # use headcount::time::Slot;
 /// let store = MemoryStore::new();
 /// let exchange = async |writer: &str, log: LogRequest| {
-///     match store.exchange(&server(writer), Request::ExchangeNews(vec![log]), SECOND).await {
-///         Ok(Reply::News(parts)) => parts.into_iter().next().unwrap(),
+///     let request = Request::ExchangeNews { logs: vec![log], seats: SeatRequest::default() };
+///     match store.exchange(&server(writer), request, SECOND).await {
+///         Ok(Reply::News { logs, .. }) => logs.into_iter().next().unwrap(),
 ///         other => panic!("{other:?}"),
 ///     }
 /// };
@@ -186,6 +192,7 @@ pub const LOG_ID_BYTES: usize = 16;
 ///     read_to: 16,
 ///     last_read: [0; 8],
 ///     entry: vec![],
+///     newcomers: 0,
 ///     keep_for: 180 * SECOND,
 /// };
 /// let created = exchange("a", LogRequest { entry: b"news of a".to_vec(), ..unread.clone() }).await;
@@ -216,8 +223,109 @@ pub struct LogRequest {
     pub last_read: [u8; 8],
     /// An entry to append; empty for none.
     pub entry: Vec<u8>,
+    /// How many of the users in the entry are newcomers whom this server has admitted. If the entry is appended, the
+    /// [ledger](SeatRequest) counts them as published.
+    pub newcomers: u64,
     /// How long the store keeps the log, if this request creates it.
     pub keep_for: Duration,
+}
+
+/// A server's line in the *ledger of seats*: what it holds of the room, and how much of it may be handed out as far as
+/// the server knows.
+///
+/// The ledger counts the newcomers whom all servers have published, and, per server, its unused seats and its unpublished
+/// newcomers. Each request replaces the server's line, so a reply that was lost changes nothing for longer than a beat.
+/// Then the store grants seats from
+///
+/// > *free* = (`read` + `room`) − published − all unused seats − all unpublished newcomers.
+///
+/// If every server knows its active users, at most X of them are active: those in the server's estimate, those published
+/// since it read, and those who hold or may take a seat. `docs/concepts.md` has the proof in words.
+///
+/// ```
+/// use headcount::round::{Reply, Request, SeatRequest};
+/// # use headcount::round::Identity;
+/// # use headcount::time::{ManualClock, Timestamp};
+/// # use headcount::{FilterStore, MemoryStore};
+/// # use std::{sync::Arc, time::Duration};
+/// # const SECOND: Duration = Duration::from_secs(1);
+/// # fn server(writer: &str) -> Identity {
+/// #     let (alive_for, keep_for) = (5 * SECOND, 1920 * SECOND);
+/// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+/// let store = MemoryStore::with_clock(Arc::clone(&clock));
+/// let ask = async |writer: &str, seats: SeatRequest| {
+///     let request = Request::ExchangeNews { logs: vec![], seats };
+///     match store.exchange(&server(writer), request, SECOND).await {
+///         Ok(Reply::News { seats: Some(seats), .. }) => seats,
+///         other => panic!("{other:?}"),
+///     }
+/// };
+/// // The first request creates the ledger. For a while nothing is granted: there may have been another one before.
+/// let first = SeatRequest { new_epoch: 7, number: 1, ..SeatRequest::default() };
+/// assert_eq!(ask("a", first).await.granted, 0);
+/// clock.advance(6 * SECOND);
+/// let of_100 = SeatRequest { epoch: 7, number: 2, room: Some(100), demand: 1, ..SeatRequest::default() };
+/// assert_eq!(ask("a", of_100).await.granted, 100, "nobody else wants any");
+/// assert_eq!(ask("b", of_100).await.granted, 0, "server a holds them all");
+/// let returns = SeatRequest { number: 3, unused: 63, room: None, ..of_100 };
+/// ask("a", returns).await;
+/// assert_eq!(ask("b", SeatRequest { number: 3, ..of_100 }).await.granted, 37);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SeatRequest {
+    /// The ledger that this server knows; 0 for none.
+    pub epoch: u64,
+    /// The random name of a new ledger, if there is none or if it has lost what it knew.
+    pub new_epoch: u64,
+    /// The number of this request: higher than that of any earlier one of this server.
+    pub number: u64,
+    /// The number of the last request that was answered, if that was a moment ago; otherwise 0. If the ledger does not
+    /// know that request any more, it has gone back to an older state.
+    pub answered: u64,
+    /// How many of the published newcomers this server has read.
+    pub read: u64,
+    /// Newcomers of this server whom rounds have published, and no log.
+    pub valued: u64,
+    /// The seats that this server holds and nobody has taken.
+    pub unused: u64,
+    /// The newcomers of this server who are neither published nor in the entries of this request, and those for whom a
+    /// seat is held.
+    pub unpublished: u64,
+    /// Whether this server gets its seats from its rounds, so that it may hold some of which the ledger has not heard.
+    pub shares: bool,
+    /// X − E, with this server's own newcomers who were not published before this request not counted as active.
+    /// `None` if the server takes no seats, because it does not know its active users.
+    pub room: Option<i64>,
+    /// How many newcomers have asked lately, as a weight. Three quarters of the room go where they ask.
+    pub demand: u64,
+    /// A random number, uniform in 0..1. A fraction of a seat is granted if it is not smaller than one minus this.
+    pub rounding: f64,
+}
+
+/// What the ledger of seats says. [`SeatRequest`] has an example.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct SeatReply {
+    /// The name of the ledger.
+    pub epoch: u64,
+    /// Whether the ledger grants nothing yet, because it has just begun.
+    pub is_quiet: bool,
+    /// The newcomers of all servers whom logs have published.
+    pub logged: u64,
+    /// The newcomers of all servers whom rounds have published, and no log.
+    pub valued: u64,
+    /// The seats granted in addition to those that the server holds.
+    pub granted: u64,
+    /// The seats of the whole fleet that are free or unused; 0 if the request asked for none.
+    pub pool: u64,
+    /// The sum of the weights of all servers.
+    pub demand: u64,
+    /// The number of servers in the ledger.
+    pub servers: u64,
 }
 
 /// What a server writes to the store in a round.
@@ -408,8 +516,13 @@ pub enum Reply {
     LookedBeside(LookedBeside),
     /// The reply to [`Request::Publish`].
     Published(Published),
-    /// The reply to [`Request::ExchangeNews`]: a part for each log, in the order of the request.
-    News(Vec<LogPart>),
+    /// The reply to [`Request::ExchangeNews`].
+    News {
+        /// A part for each log, in the order of the request.
+        logs: Vec<LogPart>,
+        /// What the ledger of seats says; `None` if the store refuses writes or has no ledger.
+        seats: Option<SeatReply>,
+    },
     /// The reply to [`Request::Leave`].
     Left,
 }

@@ -9,10 +9,10 @@
 
 use super::{Beats, LOG_ID_BYTES, LogPart, LogRequest, MOST_NEWS_BYTES, Reply, Request, Round};
 use crate::config::NewsEvery;
-use crate::fingerprint::Fingerprint;
 use crate::fleet_mac::{FleetMac, Purpose};
 use crate::headcount::CORRUPT_NEWS;
 use crate::ring::news::{ENTRY_BYTES, FINGERPRINT_BYTES, MOST_FINGERPRINTS, NewsError, decode, encode};
+use crate::ring::{Recorded, newcomers};
 use crate::room::FleetLink;
 use crate::store_error::StoreError;
 use crate::time::Slot;
@@ -81,7 +81,7 @@ enum LogError {
 #[derive(Debug, Clone)]
 struct Sent {
     slot: Slot,
-    fingerprints: Vec<Fingerprint>,
+    recorded: Vec<Recorded>,
     entry: Vec<u8>,
 }
 
@@ -149,8 +149,9 @@ impl Round {
         Some(every.max(FOR_EACH_NODE.saturating_mul(nodes)))
     }
 
-    /// Begins a beat. The caller passes the store's answer to [`end_beat`](Self::end_beat). No round may be under way.
-    pub fn begin_beat(&mut self) -> Request {
+    /// Begins a beat at monotonic time `now`. The caller passes the store's answer to [`end_beat`](Self::end_beat). No
+    /// round may be under way.
+    pub fn begin_beat(&mut self, now: Duration) -> Request {
         // An earlier beat whose answer has not come may have been lost.
         self.return_news();
         self.core.keep_unsent();
@@ -170,41 +171,48 @@ impl Round {
                 continue;
             }
             let (id, read_to, last_read) = (log.id, log.read_to, log.last_read);
-            let fingerprints = self.core.take_unsent(slot, MOST_FINGERPRINTS);
+            let recorded = self.core.take_unsent(slot, MOST_FINGERPRINTS);
+            let newcomers = newcomers(&recorded);
             let mut entry = Vec::new();
-            if !fingerprints.is_empty() {
+            if !recorded.is_empty() {
+                let fingerprints: Vec<_> = recorded.iter().map(|recorded| recorded.fingerprint()).collect();
                 entry = encode(slot, self.news.rng.u64(..), &fingerprints, self.codec.mac());
             }
             let name = log_name(slot, self.codec.mac());
-            logs.push(LogRequest { slot, name, id, read_to, last_read, entry: entry.clone(), keep_for });
-            self.news.in_flight.push(Sent { slot, fingerprints, entry });
+            logs.push(LogRequest { slot, name, id, read_to, last_read, entry: entry.clone(), newcomers, keep_for });
+            self.news.in_flight.push(Sent { slot, recorded, entry });
         }
-        Request::ExchangeNews(logs)
+        let sent = logs.iter().map(|log| log.newcomers).sum();
+        Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, now) }
     }
 
     /// Ends a beat with the store's answer at monotonic time `now`.
     pub fn end_beat(&mut self, answer: Result<Reply, StoreError>, now: Duration) {
-        let parts = match answer {
-            Ok(Reply::News(parts)) if parts.len() == self.news.in_flight.len() => parts,
+        let (parts, seats) = match answer {
+            Ok(Reply::News { logs, seats }) if logs.len() == self.news.in_flight.len() => (logs, seats),
             Ok(_) => return self.fail_beat(&StoreError::corrupt("the answer does not match the request"), now),
             Err(error) => return self.fail_beat(&error, now),
         };
         self.figures.lock().last_beat = Some(now);
         let before = self.core.active_users();
+        let mut has_read_all = !self.news.has_refused();
         for (sent, part) in std::mem::take(&mut self.news.in_flight).into_iter().zip(parts) {
-            self.read_news(&sent, &part);
+            has_read_all &= self.read_news(&sent, &part, now);
         }
         let gained = self.core.active_users() - before;
         self.coverage.count_foreign_newcomers(gained);
+        self.read_seats(seats, has_read_all, now);
     }
 
-    fn read_news(&mut self, sent: &Sent, part: &LogPart) {
-        let Some(mut log) = self.news.logs.remove(&sent.slot) else { return };
+    /// Returns whether this server has now read everything that was in the log.
+    fn read_news(&mut self, sent: &Sent, part: &LogPart, now: Duration) -> bool {
+        let Some(mut log) = self.news.logs.remove(&sent.slot) else { return false };
         if let Some(id) = part.id {
             log.id = id;
         }
         if part.from < log.read_to {
             log.restarts += 1;
+            self.lose_log(now);
         }
         let (read, whole) = self.read_entries(sent.slot, &part.bytes);
         let valid = match () {
@@ -223,9 +231,11 @@ impl Round {
             // Everything before this server's own entry is read, and the entry itself need not be read.
             Some(at) if at == log.read_to => log.advance(at, &sent.entry),
             Some(_) => {}
-            None => self.core.return_unsent(sent.slot, &sent.fingerprints),
+            None => self.core.return_unsent(sent.slot, &sent.recorded),
         }
+        let has_read_all = !log.is_refused && part.bytes.len() < MOST_NEWS_BYTES;
         self.news.logs.insert(sent.slot, log);
+        has_read_all
     }
 
     /// Returns how long the log of a minute can become. Anybody who can write to the store can append entries of the
@@ -274,8 +284,8 @@ impl Round {
     }
 
     fn return_news(&mut self) {
-        for Sent { slot, fingerprints, .. } in std::mem::take(&mut self.news.in_flight) {
-            self.core.return_unsent(slot, &fingerprints);
+        for Sent { slot, recorded, .. } in std::mem::take(&mut self.news.in_flight) {
+            self.core.return_unsent(slot, &recorded);
         }
     }
 }
@@ -319,7 +329,7 @@ mod tests {
             }
         };
         let beat = |server: &mut (Headcount, Worker, Exchange)| {
-            let request = server.2.round.begin_beat();
+            let request = server.2.round.begin_beat(clock.monotonic());
             let answer = store.answer(&server.2.identity, request);
             server.2.round.end_beat(Ok(answer), clock.monotonic());
         };
@@ -353,17 +363,19 @@ mod tests {
             (headcount, worker, exchange)
         };
         let [mut one, mut other] = [server(), server()];
-        one.2.round.begin_beat();
+        one.2.round.begin_beat(Duration::ZERO);
         assert!(one.0.admit("alice").is_admitted());
-        let Request::ExchangeNews(mut logs) = one.2.round.begin_beat() else { panic!("a beat") };
+        let Request::ExchangeNews { mut logs, seats } = one.2.round.begin_beat(Duration::ZERO) else {
+            panic!("a beat")
+        };
         let log = logs.iter_mut().find(|log| !log.entry.is_empty()).unwrap();
         log.entry = log.entry.repeat((32 << 20) / log.entry.len());
-        store.answer(&one.2.identity, Request::ExchangeNews(logs));
+        store.answer(&one.2.identity, Request::ExchangeNews { logs, seats });
         let mut beats = 0;
         while !other.2.round.news.has_refused() {
             beats += 1;
             assert!(beats < 10, "it reads copies");
-            let request = other.2.round.begin_beat();
+            let request = other.2.round.begin_beat(Duration::ZERO);
             let answer = store.answer(&other.2.identity, request);
             other.2.round.end_beat(Ok(answer), Duration::ZERO);
         }

@@ -51,7 +51,10 @@ fn the_time_limit_of_an_answer_grows_with_its_size() {
     assert_eq!([2, 3].map(|count| round.time_for(&outgoing(count))), [usual, CATCH_UP]);
     headcount.round_figures().lock().last_success = Some(SECOND);
     assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false }), usual);
-    assert_eq!(round.time_for(&Request::ExchangeNews(Vec::new())), LEAST_TIMEOUT);
+    assert_eq!(
+        round.time_for(&Request::ExchangeNews { logs: Vec::new(), seats: SeatRequest::default() }),
+        LEAST_TIMEOUT
+    );
 }
 
 #[test]
@@ -651,8 +654,8 @@ fn news_logs_of_minutes_that_have_other_numbers_now_are_read_anew() {
     let clock = |millis| Arc::new(ManualClock::starting_at(Timestamp::from_millis(millis)));
     let (_headcount, mut worker, mut exchange) = exchange_at(&clock(1_800_000_000_000));
     worker.tick();
-    let logs = |round: &mut Round| match round.begin_beat() {
-        Request::ExchangeNews(logs) => logs.into_iter().map(|log| (log.slot, log.id)).collect::<Vec<_>>(),
+    let logs = |round: &mut Round| match round.begin_beat(Duration::ZERO) {
+        Request::ExchangeNews { logs, .. } => logs.into_iter().map(|log| (log.slot, log.id)).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
     // By this machine's clock, the minute before is the store's current one.

@@ -1,5 +1,7 @@
 //! A store inside the process: for several servers of one program, for tests and for demos.
 
+mod ledger;
+
 use super::FilterStore;
 use crate::round::{
     Entry, Gap, Identity, LOG_ID_BYTES, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
@@ -12,6 +14,8 @@ use crate::time::{Clock, Slot, SystemClock, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use ledger::Ledger;
 
 /// A store inside the process. Clones are handles to one store.
 ///
@@ -50,6 +54,7 @@ struct Generation {
     wanting: BTreeMap<String, Timestamp>,
     minutes: BTreeMap<Slot, Value>,
     logs: BTreeMap<Slot, Log>,
+    ledger: Ledger,
 }
 
 #[derive(Clone)]
@@ -101,6 +106,7 @@ impl MemoryStore {
             generation.nodes.clear();
             generation.wanting.clear();
             generation.logs.clear();
+            generation.ledger = Ledger::default();
         }
     }
 
@@ -113,6 +119,7 @@ impl MemoryStore {
             generation.nodes.values_mut().for_each(|node| node.looked = later);
             generation.wanting.values_mut().for_each(|wanted| *wanted = later);
             generation.logs.clear();
+            generation.ledger = Ledger::default();
         }
     }
 
@@ -149,10 +156,22 @@ impl MemoryStore {
                 Reply::Fetched(other.map_or_else(Vec::new, |other| other.fetch(&slots)))
             }
             Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
-            Request::ExchangeNews(logs) => {
+            Request::ExchangeNews { logs, mut seats } => {
                 let own = namespace.own(identity);
                 own.keys_until = own.keys_until.max(now.plus(identity.keep_for));
-                Reply::News(logs.into_iter().map(|log| own.exchange_news(log, now)).collect())
+                let (mut parts, mut logged) = (Vec::with_capacity(logs.len()), 0);
+                for log in logs {
+                    let newcomers = log.newcomers;
+                    let part = own.exchange_news(log, now);
+                    if part.appended_at.is_some() {
+                        logged += newcomers;
+                    } else {
+                        seats.unpublished += newcomers;
+                    }
+                    parts.push(part);
+                }
+                let seats = own.ledger.lease(&identity.instance_id, &seats, logged, now, identity.alive_for);
+                Reply::News { logs: parts, seats: Some(seats) }
             }
             Request::Leave => {
                 let own = namespace.own(identity);
@@ -292,7 +311,7 @@ impl Generation {
 
     /// Reads and extends a minute's news log, as `exchange_news.lua` does.
     fn exchange_news(&mut self, request: LogRequest, now: Timestamp) -> LogPart {
-        let LogRequest { slot, name: _, id, read_to, last_read, entry, keep_for } = request;
+        let LogRequest { slot, name: _, id, read_to, last_read, entry, newcomers: _, keep_for } = request;
         let mut part = LogPart { from: LOG_ID_BYTES as u64, ..LogPart::default() };
         if let Some(Log { bytes, .. }) = self.logs.get(&slot) {
             let read = usize::try_from(read_to).ok().and_then(|read_to| bytes.get(..read_to));

@@ -1,4 +1,4 @@
-//! The store in Redis: one key per minute, five small keys, and the news logs of the two newest minutes.
+//! The store in Redis: one key per minute, six small keys, and the news logs of the two newest minutes.
 //!
 //! A minute's key is a hash with the fields `ts` and `value`. A script compares `ts` and writes both. For large filters
 //! the key is a string instead: `ts`, a line feed, and `value`. Then a plain `SET` *stages* the value under a key of
@@ -15,7 +15,7 @@ use crate::ring::codec::most_bytes_beside;
 use crate::round::{
     Entry, EpochStart, Gap, Identity, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
     MOST_OVERRIDE_BYTES, Node, OtherGeneration, Outgoing, OutgoingOverride, OwnRecords, Publish, Published, Reply,
-    Request, Stored, Version,
+    Request, SeatReply, SeatRequest, Stored, Version,
 };
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
@@ -33,7 +33,9 @@ static LOOK_BESIDE: LazyLock<Script> = LazyLock::new(|| {
 static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/write.lua")));
 static PLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/place.lua")));
 static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
-static EXCHANGE_NEWS: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/exchange_news.lua")));
+static EXCHANGE_NEWS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("../../lua/seats.lua"), include_str!("../../lua/exchange_news.lua")))
+});
 static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/override.lua")));
 
 /// Stands for the version of a value that was not written by a server.
@@ -269,12 +271,19 @@ impl RedisStore {
         mut connection: MultiplexedConnection,
         identity: &Identity,
         logs: &[LogRequest],
+        seats: &SeatRequest,
     ) -> Result<Vec<Value>, RedisError> {
         let mut exchange = EXCHANGE_NEWS.prepare_invoke();
+        exchange.key(self.key(identity, "seats")).arg(&identity.instance_id).arg(millis(identity.alive_for));
+        exchange.arg(epoch_name(seats.epoch)).arg(epoch_name(seats.new_epoch)).arg(seats.number).arg(seats.answered);
+        exchange.arg(seats.read).arg(seats.valued).arg(seats.unused).arg(seats.unpublished).arg(u8::from(seats.shares));
+        exchange.arg(seats.room.map_or_else(String::new, |room| room.to_string()));
+        exchange.arg(seats.demand).arg(seats.rounding.to_string());
         exchange.arg(MOST_NEWS_BYTES).arg(MOST_LOG_BYTES);
-        for LogRequest { slot, name, id, read_to, last_read, entry, keep_for } in logs {
+        for LogRequest { slot, name, id, read_to, last_read, entry, newcomers, keep_for } in logs {
             exchange.key(self.key(identity, &format!("news:{slot}:{name:016x}")));
-            exchange.arg(id.as_slice()).arg(*read_to).arg(last_read.as_slice()).arg(entry).arg(millis(*keep_for));
+            exchange.arg(id.as_slice()).arg(*read_to).arg(last_read.as_slice()).arg(entry).arg(*newcomers);
+            exchange.arg(millis(*keep_for));
         }
         exchange.invoke_async(&mut connection).await
     }
@@ -466,11 +475,13 @@ impl FilterStore for RedisStore {
                 let published = link.run(within, |connection| self.publish(connection, identity, publish)).await;
                 published.map(Reply::Published)
             }
-            Request::ExchangeNews(logs) => {
+            Request::ExchangeNews { logs, seats } => {
                 link.expect_values_of(logs.len() * MOST_NEWS_BYTES);
-                let exchange = |connection| self.exchange_news(connection, identity, &logs);
-                let answer = link.run(within, exchange).await?;
-                answer.into_iter().map(read_log_part).collect::<Result<_, _>>().map(Reply::News)
+                let exchange = |connection| self.exchange_news(connection, identity, &logs, &seats);
+                let mut answer = link.run(within, exchange).await?.into_iter();
+                let seats = answer.next().map_or(Ok(None), read_seats)?;
+                let logs = answer.map(read_log_part).collect::<Result<_, _>>()?;
+                Ok(Reply::News { logs, seats })
             }
             Request::Leave => {
                 let (nodes, member) =
@@ -539,6 +550,25 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         write_refused,
         before,
     })
+}
+
+/// Returns the name of a ledger of seats, as the scripts know it.
+fn epoch_name(epoch: u64) -> String {
+    format!("{epoch:016x}")
+}
+
+/// Reads what `exchange_news.lua` says of the ledger of seats.
+fn read_seats(seats: Value) -> Result<Option<SeatReply>, StoreError> {
+    if matches!(&seats, Value::Array(fields) if fields.is_empty()) {
+        return Ok(None);
+    }
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64);
+    let read = redis::from_redis_value::<Fields>(seats).ok();
+    let read = read.and_then(|(epoch, is_quiet, logged, valued, granted, pool, demand, servers)| {
+        let epoch = u64::from_str_radix(&epoch, 16).ok()?;
+        Some(SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers })
+    });
+    read.map(Some).ok_or_else(|| StoreError::corrupt("the ledger of seats cannot be read"))
 }
 
 /// Reads a part of the reply of `exchange_news.lua`.

@@ -291,12 +291,13 @@ function facts() {
     : 'counting';
   const rows = [
     ['95 % interval', `${number(users.low)} to ${number(users.high)}`],
-    ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server until its next round`],
+    ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server until its next ${sync.leases_seats ? 'beat' : 'round'}`],
     ['This server', here],
     ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} requests admitted, ${number(newcomer + warming)} of them newcomers; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
     ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}, ${sync.loses_values ? 'loses values' : sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} in conflict, ${number(sync.failures)} failed`],
     ['News between rounds', sync.beat_every_seconds === null ? 'none' : `every ${sync.beat_every_seconds.toFixed(2)} s, ${sync.last_beat_seconds === null ? 'none answered yet' : `last ${ago(sync.last_beat_seconds)} ago`}, ${number(sync.beats_failed)} failed`],
+    ['Seats by lease', sync.leases_seats ? `${number(sync.seats_granted)} granted to this server; ${number(sync.fleet_free_seats)} free in the whole fleet` : 'none: seats come with the rounds'],
     ['Refusals that waited', delayed.begun + delayed.at_once === 0 ? 'none' : `${number(delayed.begun)}, ${number(delayed.recognized)} of them admitted after all; ${number(delayed.waiting)} waiting now; ${number(delayed.at_once)} sent at once, because too many waited`],
     ['Known minutes', `${ring.coverage} of ${ring.slots + 1} ${{ 60: 'minutes', 1: 'seconds' }[ring.slot_seconds] ?? `slots of ${ring.slot_seconds} s`}`, ring.coverage < ring.slots + 1],
     ['False positives', ring.false_positive_ratio < 1e-9 ? 'less than 1 in a billion' : `1 in ${number(Math.round(1 / ring.false_positive_ratio))}`, ring.false_positive_ratio > 0.01],

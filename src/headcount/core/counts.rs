@@ -147,6 +147,12 @@ impl Core {
         decisions.rejected + decisions.shadow_rejected
     }
 
+    /// Returns how many decisions since the start were about newcomers, admitted or rejected.
+    pub(crate) fn newcomers_asked(&self) -> u64 {
+        let decisions = self.decisions();
+        decisions.newcomer + decisions.warming + decisions.rejected + decisions.shadow_rejected
+    }
+
     /// Counts a decision made outside of the core.
     #[cfg(any(test, feature = "tower"))]
     pub(crate) fn count(&self, decision: Decision) {

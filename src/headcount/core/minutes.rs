@@ -5,8 +5,8 @@ use super::{CHUNK_WORDS, Core, State};
 use crate::bloom::Bloom;
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
-use crate::ring::Ring;
 use crate::ring::beside::{self, Beside, Union};
+use crate::ring::{Recorded, Ring};
 use crate::room::FleetLink;
 use crate::time::Slot;
 
@@ -192,13 +192,13 @@ impl Core {
 
     /// Takes at most `most` fingerprints that this server has recorded in minute `slot` and has not sent to its news
     /// log.
-    pub(crate) fn take_unsent(&self, slot: Slot, most: usize) -> Vec<Fingerprint> {
+    pub(crate) fn take_unsent(&self, slot: Slot, most: usize) -> Vec<Recorded> {
         self.write().ring.take_unsent(slot, most)
     }
 
-    /// Puts back fingerprints of minute `slot` that may not have reached the news log.
-    pub(crate) fn return_unsent(&self, slot: Slot, fingerprints: &[Fingerprint]) {
-        self.write().ring.return_unsent(slot, fingerprints);
+    /// Puts back what may not have reached the news log of minute `slot`.
+    pub(crate) fn return_unsent(&self, slot: Slot, recorded: &[Recorded]) {
+        self.write().ring.return_unsent(slot, recorded);
     }
 
     /// Records fingerprints that other servers recorded in minute `slot`. Returns how many of them the minute lacked.

@@ -1,0 +1,185 @@
+-- The ledger of seats: how many newcomers have been published, and what each server holds of the room. `SeatRequest` in
+-- src/round/messages.rs says what it promises.
+--
+-- A ledger is a hash. The field "sums" has ten words: the epoch (a name), the time until which nothing is granted, the
+-- time of the last audit, the newcomers whom logs have published, those whom rounds have published, and the sums of the
+-- lines: unused seats, unpublished newcomers, demand, servers that share, and their number. The field "w:" .. server is
+-- that server's line: the time, the number of the request, unused seats, unpublished newcomers, demand, 1 if it shares.
+--
+-- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a new
+-- one begins, and is quiet until all servers have written their lines and none uses a seat of the old one any more.
+local longest_field = 256 -- bytes
+local most_lines = 4096
+local audit_every = 1000 -- ms
+local where_asked = 0.75 -- of the room; the rest goes to all servers alike
+local shared_out = 0.25 -- of the room: what rounds hand out if all servers share
+
+local function numbers(text, count)
+  local found = {}
+  for number in text:gmatch('%S+') do
+    found[#found + 1] = number:match('^%d+$') and #number < 16 and tonumber(number) or nil
+  end
+  if #found == count then
+    return found
+  end
+end
+
+local function read_sums(text)
+  local epoch, rest = text:match('^(%x+) (.*)$')
+  local read = rest and numbers(rest, 9)
+  if not read then
+    return nil
+  end
+  return {
+    epoch = epoch, quiet = read[1], audited = read[2], logged = read[3], valued = read[4], unused = read[5],
+    unpublished = read[6], demand = read[7], shares = read[8], lines = read[9],
+  }
+end
+
+local function read_line(text)
+  local read = numbers(text, 6)
+  return read and {
+    at = read[1], number = read[2], unused = read[3], unpublished = read[4], demand = read[5], shares = read[6],
+  }
+end
+
+local function write_sums(sums)
+  return string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', sums.epoch, sums.quiet, sums.audited,
+    sums.logged, sums.valued, sums.unused, sums.unpublished, sums.demand, sums.shares, sums.lines)
+end
+
+local function write_line(line)
+  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', line.at, line.number, line.unused, line.unpublished, line.demand,
+    line.shares)
+end
+
+-- Returns a field of the ledger, or nil if it is not there or no server has written it.
+local function field(ledger, name)
+  local length = redis.pcall('HSTRLEN', ledger, name)
+  if type(length) == 'number' and length > 0 and length <= longest_field then
+    return redis.call('HGET', ledger, name)
+  end
+end
+
+-- Adds `line` to the sums `times` times, 1 or -1.
+local function add(sums, line, times)
+  sums.unused = sums.unused + times * line.unused
+  sums.unpublished = sums.unpublished + times * line.unpublished
+  sums.demand = sums.demand + times * line.demand
+  sums.shares = sums.shares + times * line.shares
+  sums.lines = sums.lines + times
+end
+
+-- Compares the sums with the lines, and removes the lines of servers that are silent. Returns false if they differ, and
+-- nil if Redis refuses the commands.
+local function audit(ledger, sums, now, alive_for)
+  local length = redis.pcall('HLEN', ledger)
+  if type(length) ~= 'number' then
+    return nil
+  elseif length > most_lines then
+    return false
+  end
+  local found = { unused = 0, unpublished = 0, demand = 0, shares = 0, lines = 0 }
+  local fields, silent = redis.pcall('HGETALL', ledger), {}
+  if fields.err then
+    return nil
+  end
+  for at = 1, #fields, 2 do
+    if fields[at] ~= 'sums' then
+      local line = #fields[at + 1] <= longest_field and read_line(fields[at + 1])
+      if not line then
+        return false
+      end
+      add(found, line, 1)
+      if math.abs(now - line.at) >= alive_for then
+        silent[fields[at]] = line
+      end
+    end
+  end
+  for name, sum in pairs(found) do
+    if sums[name] ~= sum then
+      return false
+    end
+  end
+  for name, line in pairs(silent) do
+    if type(redis.pcall('HDEL', ledger, name)) == 'table' then
+      return nil
+    end
+    add(sums, line, -1)
+  end
+  sums.audited = now
+  return true
+end
+
+-- Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
+-- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines }, or nil if Redis takes no writes or
+-- refuses commands.
+--
+-- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
+local function lease(ledger, server, ask, logged, now, alive_for)
+  local name, text = 'w:' .. server, field(ledger, 'sums')
+  local sums = text and read_sums(text)
+  local line = sums and field(ledger, name)
+  line = line and read_line(line)
+  local knows_more = sums and ask.epoch == sums.epoch
+    and (ask.read > sums.logged + sums.valued or ask.answered > (line and line.number or 0))
+  local is_audited = sums and math.abs(now - sums.audited) < audit_every
+  if is_audited == false and not knows_more then
+    local answer = redis.pcall('HSET', ledger, 'sums', text)
+    if type(answer) == 'table' then
+      return nil
+    end
+    local agrees = audit(ledger, sums, now, alive_for)
+    if agrees == nil then
+      return nil
+    elseif agrees then
+      line = line and math.abs(now - line.at) < alive_for and line or nil
+    else
+      sums = nil
+    end
+  end
+  if not sums or knows_more then
+    local answer = redis.pcall('DEL', ledger)
+    if type(answer) == 'table' then
+      return nil
+    end
+    line = nil
+    sums = {
+      epoch = ask.new_epoch, quiet = now + alive_for, audited = now, logged = 0, valued = 0, unused = 0,
+      unpublished = 0, demand = 0, shares = 0, lines = 0,
+    }
+  end
+  sums.quiet = math.min(sums.quiet, now + alive_for)
+  local is_new = ask.number > (line and line.number or 0)
+  if is_new then
+    if line then
+      add(sums, line, -1)
+    end
+    line = {
+      at = now, number = ask.number, unused = ask.unused, unpublished = ask.unpublished, demand = ask.demand,
+      shares = ask.shares,
+    }
+    add(sums, line, 1)
+    sums.valued = sums.valued + ask.valued
+  end
+  sums.logged = sums.logged + logged
+  local granted, pool = 0, 0
+  if is_new and ask.room and ask.epoch == sums.epoch and now >= sums.quiet then
+    local free = ask.read + ask.room - sums.logged - sums.valued - sums.unused - sums.unpublished
+    -- What the servers that share may hand out before they say so here.
+    free = free - math.ceil(math.max(free, 0) * shared_out * sums.shares / sums.lines)
+    pool = math.max(free + sums.unused, 0)
+    local part = (1 - where_asked) / sums.lines
+    part = part + where_asked * (sums.demand > 0 and line.demand / sums.demand or 1 / sums.lines)
+    granted = math.max(math.min(math.floor(pool * part - line.unused + ask.rounding), free), 0)
+    line.unused = line.unused + granted
+    sums.unused = sums.unused + granted
+  end
+  local fields = { 'sums', write_sums(sums), line and name, line and write_line(line) }
+  if type(redis.pcall('HSET', ledger, unpack(fields))) == 'table' then
+    return nil
+  end
+  redis.call('PEXPIRE', ledger, 10 * alive_for)
+  return { sums.epoch, now < sums.quiet and 1 or 0, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines }
+end
+

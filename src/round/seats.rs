@@ -1,0 +1,225 @@
+//! The lease of seats: this server's side of the ledger in the store ([`SeatRequest`]).
+//!
+//! A beat writes what this server holds of the room into the ledger, and asks for more. Before it asks, the server gives
+//! back what is more than its part. A server *leases* while all servers of the fleet have a line in the ledger, and it
+//! knows all active users. Otherwise the rounds hand out shares ([`Room::renew`](crate::room::Room::renew)): if a
+//! configuration turns the beats off, while servers of an earlier version or of another generation run, and while a log
+//! cannot be read.
+
+use super::{Round, SeatReply, SeatRequest};
+use std::time::Duration;
+
+/// Seats that an answer brings later than this are not used: others may have them by now.
+const GRANTED_FOR: Duration = Duration::from_secs(1);
+
+/// For how many times `alive_for` the number of servers is doubted after the store has lost a heartbeat.
+const HEARTBEATS_MISSED_FOR: u32 = 3;
+
+/// The time after which half of the demand is forgotten.
+const HALF_LIFE: Duration = Duration::from_secs(1);
+
+/// The weight of one newcomer in the demand.
+const ONE: f64 = 1000.0;
+
+/// The part of the room that goes where newcomers ask. The stores know it, too.
+const WHERE_ASKED: f64 = 0.75;
+
+/// The largest count in a request. No sum of such counts loses a digit in Lua.
+const MOST: u64 = 1 << 48;
+
+/// What this server knows of the ledger.
+#[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
+pub(super) struct Seats {
+    epoch: u64,
+    /// When this server found that the ledger it knew was gone. The other servers need a while to write their lines.
+    lost_at: Option<Duration>,
+    /// When the store was last found to have lost this server's heartbeat. It may have lost those of others, too.
+    heartbeat_lost_at: Option<Duration>,
+    /// Until then, this server asks for no seats, because newcomers may be in no log that it can read.
+    waits_until: Duration,
+    /// The newcomers that logs, and rounds, have published and this server has read; `None` until it has.
+    read_of_logs: Option<u64>,
+    read_of_rounds: Option<u64>,
+    /// What the round under way will have read if it succeeds.
+    reading_of_rounds: Option<u64>,
+    /// The number of the last request, and of the last one that was answered.
+    number: u64,
+    answered: u64,
+    /// The last answer, and when its request was sent.
+    last: Option<(SeatReply, Duration)>,
+    /// Whether the request under way asks for seats, and when it was sent.
+    under_way: Option<(bool, Duration)>,
+    /// Whether the last answer came from a ledger that has all servers, to a request for seats.
+    leases: bool,
+    /// Newcomers published by rounds and by no log, of whom the ledger has not been told.
+    valued: u64,
+    /// Newcomers who will be in no log, as of the beginning of the round under way.
+    left_out: u64,
+    demand: Recent,
+}
+
+/// A count that halves in each [`HALF_LIFE`].
+#[derive(Debug, Clone, Copy, Default)]
+struct Recent {
+    count: f64,
+    at: Duration,
+    /// The sum of all that was counted.
+    total: u64,
+}
+
+impl Recent {
+    fn count(&mut self, total: u64, now: Duration) {
+        let halves = now.saturating_sub(self.at).div_duration_f64(HALF_LIFE);
+        self.count = self.count * 0.5_f64.powf(halves) + total.saturating_sub(self.total) as f64;
+        (self.at, self.total) = (now, total);
+    }
+}
+
+impl Seats {
+    /// Returns whether another ledger was lost so recently that the other servers may not have written their lines into
+    /// the new one.
+    fn is_beginning(&self, now: Duration, alive_for: Duration) -> bool {
+        self.lost_at.is_some_and(|at| now.saturating_sub(at) < 2 * alive_for)
+    }
+}
+
+impl Round {
+    /// Returns what to write into the ledger, after this server has given back the seats that are more than its part.
+    /// `sent` are the newcomers in the entries of this beat.
+    pub(super) fn ask_for_seats(&mut self, sent: u64, now: Duration) -> SeatRequest {
+        self.seats.demand.count(self.core.newcomers_asked(), now);
+        let demand = (self.seats.demand.count * ONE).round() as u64;
+        let rounding = self.rng.f64();
+        let alive_for = self.core.settings.alive_for();
+        let is_recent = |at: Duration| now.saturating_sub(at) < alive_for / 2;
+        let nodes = self.nodes_in_ledger(now);
+        let has_all = self.seats.last.is_some_and(|(last, _)| last.servers >= nodes);
+        let may_ask =
+            self.may_lease() && now >= self.seats.waits_until && (has_all || self.seats.is_beginning(now, alive_for));
+        let shares = !self.leases(now);
+        let held = self.core.report_seats(self.part(demand, now).map(|part| part + rounding));
+        let seats = &mut self.seats;
+        seats.number += 1;
+        let read = seats.read_of_logs.zip(seats.read_of_rounds).map(|(logs, rounds)| logs + rounds);
+        let room = (held.room + (sent + held.unlogged) as f64).floor() as i64;
+        let asks = may_ask && read.is_some();
+        seats.under_way = Some((asks, now));
+        SeatRequest {
+            epoch: seats.epoch,
+            new_epoch: self.rng.u64(1..),
+            number: seats.number,
+            answered: if seats.last.is_some_and(|(_, at)| is_recent(at)) { seats.answered } else { 0 },
+            read: read.unwrap_or_default().min(MOST),
+            valued: seats.valued.min(MOST),
+            unused: held.unused.min(MOST),
+            unpublished: held.unlogged.saturating_add(held.held).min(MOST),
+            shares,
+            room: asks.then_some(room.clamp(-(MOST as i64), MOST as i64)),
+            demand: demand.min(MOST),
+            rounding,
+        }
+    }
+
+    /// Returns how many seats this server may keep: its part of the pool as of the last answer. `None` if it does not
+    /// lease.
+    fn part(&self, demand: u64, now: Duration) -> Option<f64> {
+        let (last, _) = self.seats.last.filter(|_| self.leases(now))?;
+        let alike = 1.0 / last.servers.max(1) as f64;
+        let all = last.demand.max(demand);
+        let asked = if all > 0 { demand as f64 / all as f64 } else { alike };
+        Some(last.pool as f64 * ((1.0 - WHERE_ASKED) * alike + WHERE_ASKED * asked))
+    }
+
+    /// Returns whether this server may ask for seats.
+    fn may_lease(&self) -> bool {
+        let is_alone_in_room = self.others.nodes().0 == 0 && !self.figures.lock().foreign_generation;
+        self.core.leases_seats()
+            && is_alone_in_room
+            && !self.news.has_refused()
+            && !self.clock_doubted
+            && self.core.may_lease()
+    }
+
+    /// Returns how many servers must have a line in the ledger: those that looked lately, or, if the store has lately lost
+    /// heartbeats, the highest number of a while.
+    fn nodes_in_ledger(&self, now: Duration) -> u64 {
+        let lasting = HEARTBEATS_MISSED_FOR * self.core.settings.alive_for();
+        let were_lost = self.seats.heartbeat_lost_at.is_some_and(|at| now.saturating_sub(at) < lasting);
+        let nodes = self.figures.lock().nodes;
+        if were_lost { nodes.max(self.core.nodes()) } else { nodes }
+    }
+
+    /// Notes that the store has lost this server's heartbeat.
+    pub(super) fn lose_heartbeat(&mut self, now: Duration) {
+        self.seats.heartbeat_lost_at = Some(now);
+    }
+
+    /// Returns whether this server gets its seats from the ledger.
+    pub(super) fn leases(&self, now: Duration) -> bool {
+        let alive_for = self.core.settings.alive_for();
+        let is_answered = self.seats.last.is_some_and(|(_, at)| now.saturating_sub(at) < alive_for);
+        self.seats.leases && is_answered
+    }
+
+    /// Reads the ledger's answer, which came at monotonic time `now`. `has_read_all` says whether this beat has read all
+    /// logs up to their ends.
+    pub(super) fn read_seats(&mut self, reply: Option<SeatReply>, has_read_all: bool, now: Duration) {
+        let Some((asked, sent_at)) = self.seats.under_way.take() else { return };
+        let Some(reply) = reply else {
+            self.seats.leases = false;
+            self.figures.lock().seats_of_fleet = None;
+            return;
+        };
+        let alive_for = self.core.settings.alive_for();
+        let nodes = self.nodes_in_ledger(now);
+        let seats = &mut self.seats;
+        if reply.epoch != seats.epoch {
+            seats.lost_at = Some(now).filter(|_| seats.epoch != 0);
+            (seats.epoch, seats.read_of_logs, seats.read_of_rounds) = (reply.epoch, None, None);
+            seats.reading_of_rounds = None;
+        }
+        if has_read_all {
+            seats.read_of_logs = Some(reply.logged.min(MOST));
+        }
+        seats.valued = 0;
+        seats.answered = seats.number;
+        let may_go_on = asked && reply.servers >= nodes && !reply.is_quiet;
+        seats.leases = may_go_on || seats.leases && seats.is_beginning(now, alive_for);
+        seats.last = Some((reply, sent_at));
+        let is_late = now.saturating_sub(sent_at) > GRANTED_FOR;
+        let granted = if is_late || !seats.leases { 0 } else { reply.granted.min(MOST) };
+        if asked && self.seats.leases {
+            self.core.lease_seats(granted, reply.pool);
+            let mut figures = self.figures.lock();
+            figures.seats_granted = figures.seats_granted.saturating_add(granted);
+            figures.seats_of_fleet = Some(reply.pool);
+        } else if !self.seats.leases {
+            self.figures.lock().seats_of_fleet = None;
+        }
+    }
+
+    /// Notes that the store has lost a log, and with it newcomers whom the ledger counts as published. Rounds publish
+    /// them within a few seconds.
+    pub(super) fn lose_log(&mut self, now: Duration) {
+        self.seats.waits_until = now + self.core.settings.alive_for();
+    }
+
+    /// Notes what the round that begins now will have read and published if it succeeds.
+    pub(super) fn begin_round_of_seats(&mut self) {
+        self.seats.reading_of_rounds = self.seats.last.map(|(reply, _)| reply.valued.min(MOST));
+        self.seats.left_out = self.core.newcomers_left_out();
+    }
+
+    /// Notes that a round has read everything.
+    pub(super) fn has_read_round(&mut self) {
+        self.seats.read_of_rounds = self.seats.reading_of_rounds.or(self.seats.read_of_rounds);
+    }
+
+    /// Notes that a round has published everything that this server held when it began.
+    pub(super) fn has_published_round(&mut self) {
+        let left_out = std::mem::take(&mut self.seats.left_out);
+        self.core.left_out_published(left_out);
+        self.seats.valued += left_out;
+    }
+}

@@ -1,0 +1,122 @@
+//! The ledger of seats, as `lua/seats.lua` keeps it in Redis: how many newcomers have been published, and what each
+//! server holds of the room. [`SeatRequest`] says what it promises.
+
+#[cfg(test)]
+mod search;
+
+use crate::round::{SeatReply, SeatRequest};
+use crate::time::Timestamp;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The time between two removals of silent servers.
+const AUDIT_EVERY: Duration = Duration::from_secs(1);
+
+/// The part of the room that goes to servers that newcomers ask. The rest goes to all servers alike.
+const WHERE_ASKED: f64 = 0.75;
+
+/// The part of the room that rounds hand out if all servers share.
+const SHARED_OUT: f64 = 0.25;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Ledger {
+    /// The name of the ledger; 0 before it has begun.
+    epoch: u64,
+    /// Nothing is granted before.
+    quiet_until: Timestamp,
+    audited: Timestamp,
+    logged: u64,
+    valued: u64,
+    lines: BTreeMap<String, Line>,
+}
+
+/// What a server holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Line {
+    at: Timestamp,
+    number: u64,
+    unused: u64,
+    unpublished: u64,
+    demand: u64,
+    shares: bool,
+}
+
+impl Ledger {
+    /// Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
+    pub(super) fn lease(
+        &mut self,
+        server: &str,
+        ask: &SeatRequest,
+        logged: u64,
+        now: Timestamp,
+        alive_for: Duration,
+    ) -> SeatReply {
+        let number = self.lines.get(server).map_or(0, |line| line.number);
+        let knows_more = ask.epoch == self.epoch && (ask.read > self.logged + self.valued || ask.answered > number);
+        if self.epoch == 0 || knows_more {
+            let quiet_until = now.plus(alive_for);
+            *self = Self { epoch: ask.new_epoch, quiet_until, audited: now, ..Self::default() };
+        } else if distance(now, self.audited) >= AUDIT_EVERY {
+            self.lines.retain(|_, line| distance(now, line.at) < alive_for);
+            self.audited = now;
+        }
+        self.quiet_until = self.quiet_until.min(now.plus(alive_for));
+        let ask = &within_bounds(ask);
+        let is_new = ask.number > self.lines.get(server).map_or(0, |line| line.number);
+        if is_new {
+            let SeatRequest { number, unused, unpublished, demand, shares, .. } = *ask;
+            self.lines.insert(server.to_owned(), Line { at: now, number, unused, unpublished, demand, shares });
+            self.valued += ask.valued;
+        }
+        self.logged += logged;
+        let sum = |field: fn(&Line) -> u64| self.lines.values().map(field).sum::<u64>();
+        let (unused, unpublished, demand) =
+            (sum(|line| line.unused), sum(|line| line.unpublished), sum(|line| line.demand));
+        let servers = self.lines.len() as u64;
+        let is_quiet = now < self.quiet_until;
+        let mut reply = SeatReply {
+            epoch: self.epoch,
+            is_quiet,
+            logged: self.logged,
+            valued: self.valued,
+            demand,
+            servers,
+            ..<_>::default()
+        };
+        if let Some(room) = ask.room.filter(|_| is_new && ask.epoch == self.epoch && !is_quiet) {
+            let booked = self.logged + self.valued + unused + unpublished;
+            let free = (ask.read as i64).saturating_add(room).saturating_sub(booked as i64);
+            // What the servers that share may hand out before they say so here.
+            let sharing = self.lines.values().filter(|line| line.shares).count();
+            let reserved = (free.max(0) as f64 * SHARED_OUT * sharing as f64 / servers as f64).ceil();
+            let free = free - reserved as i64;
+            let pool = (free + unused as i64).max(0) as f64;
+            let alike = 1.0 / servers as f64;
+            let asked = if demand > 0 { ask.demand as f64 / demand as f64 } else { alike };
+            let part = (1.0 - WHERE_ASKED) / servers as f64 + WHERE_ASKED * asked;
+            let granted = (pool * part - ask.unused as f64 + ask.rounding).floor().min(free as f64).max(0.0) as u64;
+            if let Some(line) = self.lines.get_mut(server) {
+                line.unused += granted;
+            }
+            (reply.granted, reply.pool) = (granted, pool as u64);
+        }
+        reply
+    }
+}
+
+/// Returns the request with counts that cannot overflow any sum.
+fn within_bounds(ask: &SeatRequest) -> SeatRequest {
+    let bounded = |count: u64| count.min(1 << 48);
+    SeatRequest {
+        read: bounded(ask.read),
+        valued: bounded(ask.valued),
+        unused: bounded(ask.unused),
+        unpublished: bounded(ask.unpublished),
+        demand: bounded(ask.demand),
+        ..*ask
+    }
+}
+
+fn distance(one: Timestamp, other: Timestamp) -> Duration {
+    one.since(other).max(other.since(one))
+}

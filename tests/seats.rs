@@ -1,0 +1,273 @@
+//! Seats by lease: servers that get them from the store's ledger, and the same answers from Redis and from memory.
+#![cfg(feature = "server")]
+
+#[path = "support/node.rs"]
+mod node;
+mod support;
+
+use headcount::round::{Identity, LogRequest, Reply, Request, SeatReply, SeatRequest};
+use headcount::time::{Clock, ManualClock, Slot, Timestamp};
+use headcount::{FilterStore, MemoryStore, RedisStore};
+use node::{Node, X, clock, settle};
+use std::sync::Arc;
+use std::time::Duration;
+use support::Redis;
+
+/// The time between two beats.
+const BEAT: Duration = Duration::from_millis(100);
+
+const ALIVE_FOR: Duration = Duration::from_secs(3);
+const SERVERS: [&str; 3] = ["a", "b", "c"];
+
+/// The script, with the time as its last argument instead of the time of Redis.
+fn script() -> redis::Script {
+    let code = concat!(include_str!("../lua/seats.lua"), include_str!("../lua/exchange_news.lua"));
+    let timed = code.replace("local time = redis.call('TIME')", "local time = { 0, ARGV[#ARGV] * 1000 }");
+    assert_ne!(code, timed);
+    redis::Script::new(&timed)
+}
+
+fn identity(server: &str) -> Identity {
+    Identity {
+        instance_id: server.into(),
+        node: server.into(),
+        generation: 1,
+        filter_bytes: 64,
+        alive_for: ALIVE_FOR,
+        keep_for: Duration::from_secs(1920),
+    }
+}
+
+/// What the servers of a history know, or pretend to know.
+#[derive(Default)]
+struct History {
+    epochs: Vec<u64>,
+    /// The number of each server's last request, and the seats that it holds.
+    numbers: [u64; 3],
+    unused: [u64; 3],
+    published: u64,
+}
+
+impl History {
+    fn ask(&mut self, server: usize, rng: &mut fastrand::Rng) -> SeatRequest {
+        let rarely = |rng: &mut fastrand::Rng| rng.u8(..) < 8;
+        // A request may be an earlier one that comes late.
+        let number = if rarely(rng) { rng.u64(..=self.numbers[server]) } else { self.numbers[server] + 1 };
+        self.numbers[server] = self.numbers[server].max(number);
+        let epoch = self.epochs.last().copied().unwrap_or_default();
+        self.epochs.push(rng.u64(1..));
+        SeatRequest {
+            epoch: if rarely(rng) { rng.u64(..3) } else { epoch },
+            new_epoch: *self.epochs.last().unwrap(),
+            number,
+            answered: if rarely(rng) { rng.u64(..=number + 3) } else { 0 },
+            read: if rarely(rng) { self.published + 1 } else { rng.u64(..=self.published) },
+            valued: rng.u64(..3) * u64::from(rarely(rng)),
+            unused: rng.u64(..=self.unused[server]),
+            unpublished: rng.u64(..3),
+            shares: rng.u8(..) < 40,
+            room: (rng.u8(..) < 230).then(|| rng.i64(-20..120)),
+            demand: rng.u64(..4) * 1000,
+            rounding: rng.f64(),
+        }
+    }
+
+    fn learn(&mut self, server: usize, reply: &SeatReply) {
+        self.epochs.push(reply.epoch);
+        self.published = reply.logged + reply.valued;
+        self.unused[server] += reply.granted;
+    }
+}
+
+#[test]
+fn redis_and_memory_grant_the_same_seats_in_ten_thousand_histories() {
+    let redis = Redis::start();
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let script = script();
+    let mut granted_in_all = 0;
+    for seed in 0..10_000 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+        let memory = MemoryStore::with_clock(Arc::clone(&clock));
+        let mut history = History::default();
+        for step in 0..20 {
+            clock.advance(Duration::from_millis(if rng.u8(..) < 40 { rng.u64(..5000) } else { rng.u64(..400) }));
+            let server = rng.usize(..3);
+            let ask = history.ask(server, &mut rng);
+            let newcomers = rng.u64(..4) * u64::from(rng.bool());
+            let log = LogRequest {
+                slot: Slot(30_000_000),
+                name: 0,
+                id: [7; 16],
+                read_to: 16,
+                last_read: [0; 8],
+                entry: if newcomers > 0 { b"news".to_vec() } else { Vec::new() },
+                newcomers,
+                keep_for: Duration::from_secs(180),
+            };
+            let request = Request::ExchangeNews { logs: vec![log.clone()], seats: ask };
+            let Reply::News { seats: Some(of_memory), .. } = memory.answer(&identity(SERVERS[server]), request) else {
+                panic!("a reply to news");
+            };
+            let mut call = script.key(format!("seats:{seed}"));
+            call.key(format!("log:{seed}")).arg(SERVERS[server]).arg(ALIVE_FOR.as_millis() as u64);
+            call.arg(format!("{:016x}", ask.epoch)).arg(format!("{:016x}", ask.new_epoch));
+            call.arg(ask.number)
+                .arg(ask.answered)
+                .arg(ask.read)
+                .arg(ask.valued)
+                .arg(ask.unused)
+                .arg(ask.unpublished)
+                .arg(u8::from(ask.shares));
+            call.arg(ask.room.map_or_else(String::new, |room| room.to_string()));
+            call.arg(ask.demand).arg(ask.rounding.to_string()).arg(1 << 18).arg(1 << 20);
+            call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
+            call.arg(clock.wall().as_millis());
+            type Answer = ((String, bool, u64, u64, u64, u64, u64, u64), redis::Value);
+            let ((epoch, is_quiet, logged, valued, granted, pool, demand, servers), _): Answer =
+                call.invoke(&mut connection).unwrap();
+            let epoch = u64::from_str_radix(&epoch, 16).unwrap();
+            let of_redis = SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers };
+            assert_eq!(of_redis, of_memory, "seed {seed}, step {step}: {ask:?}");
+            history.learn(server, &of_memory);
+            granted_in_all += granted;
+        }
+    }
+    assert!(granted_in_all > 100_000, "{granted_in_all} seats were granted");
+}
+
+/// A fleet whose servers have leased for a while.
+async fn fleet<S: FilterStore>(servers: usize, clock: &Arc<ManualClock>, store: impl Fn() -> S) -> Vec<Node<S>> {
+    let start = || Node::start(store(), clock, |builder| builder.seed(fastrand::u64(..)));
+    let mut nodes: Vec<_> = (0..servers).map(|_| start()).collect();
+    settle(&mut nodes).await;
+    // The ledger is new, and so is quiet for a while.
+    play(&mut nodes, 60, |_, _| 0).await;
+    nodes
+}
+
+/// Plays some beats, with a round every ten of them. `newcomers` says how many ask a server before a beat. Returns how
+/// many were admitted.
+async fn play<S: FilterStore>(
+    nodes: &mut [Node<S>],
+    beats: usize,
+    mut newcomers: impl FnMut(usize, usize) -> usize,
+) -> usize {
+    let mut admitted = 0;
+    for beat in 0..beats {
+        for (place, node) in nodes.iter_mut().enumerate() {
+            for _ in 0..newcomers(beat, place) {
+                admitted += usize::from(node.headcount.admit(fastrand::u64(..).to_le_bytes()).is_admitted());
+            }
+            node.beat().await;
+            if beat % 10 == place % 10 {
+                node.round().await;
+            }
+        }
+        nodes[0].clock.advance(BEAT);
+    }
+    admitted
+}
+
+fn in_memory() -> (Arc<ManualClock>, MemoryStore) {
+    let clock = clock();
+    (Arc::clone(&clock), MemoryStore::with_clock(clock))
+}
+
+/// The estimate of X users may be this far off.
+const ERROR: usize = 10;
+
+fn assert_full(admitted: usize) {
+    assert!((X as usize).abs_diff(admitted) <= ERROR, "{admitted} of {X}");
+}
+
+#[tokio::test]
+async fn a_crowd_at_one_of_ten_servers_fills_the_room_within_three_seconds() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(10, &clock, || store.clone()).await;
+    let admitted = play(&mut nodes, 30, |_, place| 50 * usize::from(place == 7)).await;
+    assert!(admitted as u64 >= X * 95 / 100, "{admitted}");
+    let more = play(&mut nodes, 50, |_, place| 50 * usize::from(place == 7)).await;
+    assert_full(admitted + more);
+}
+
+#[tokio::test]
+async fn a_flood_at_all_servers_admits_as_many_as_fit() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(8, &clock, || store.clone()).await;
+    assert_full(play(&mut nodes, 20, |_, _| 200).await);
+}
+
+#[tokio::test]
+async fn seats_in_redis_are_leased_as_in_memory() {
+    let (clock, redis) = (clock(), Redis::start());
+    let open = || RedisStore::open(&redis.url(), "same").unwrap();
+    let start = || Node::start(open(), &clock, |builder| builder);
+    let mut nodes = [start(), start(), start()];
+    settle(&mut nodes).await;
+    // The ledger's time is that of Redis: it is quiet for five seconds of real time.
+    let ledger: Vec<String> = redis.ask(&["KEYS", "*:seats"]);
+    let [ledger] = ledger.as_slice() else { panic!("{ledger:?}") };
+    let sums: String = redis.ask(&["HGET", ledger, "sums"]);
+    let mut sums: Vec<_> = sums.split(' ').collect();
+    sums[1] = "0";
+    let _: () = redis.ask(&["HSET", ledger, "sums", &sums.join(" ")]);
+    assert_full(play(&mut nodes, 30, |_, place| 60 * usize::from(place == 1)).await);
+    let lines: Vec<String> = redis.ask(&["HKEYS", ledger]);
+    assert_eq!(lines.len(), 4, "the sums and three servers: {lines:?}");
+}
+
+#[tokio::test]
+async fn a_lost_ledger_is_quiet_for_a_while_and_grants_nothing_twice() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(4, &clock, || store.clone()).await;
+    let before = play(&mut nodes, 5, |_, place| 20 * usize::from(place == 0)).await;
+    store.flush();
+    let used_up = play(&mut nodes, 10, |_, _| 300).await;
+    assert!(before + used_up <= X as usize + ERROR, "{before} before, {used_up} after");
+    let after = play(&mut nodes, 100, |_, _| 20).await;
+    assert_full(before + used_up + after);
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_leaves_its_seats_to_the_others() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(4, &clock, || store.clone()).await;
+    // One server holds most of the room when it is killed.
+    let taken = play(&mut nodes, 3, |_, place| 10 * usize::from(place == 0)).await;
+    assert!(nodes[0].headcount.status().share > X / 2);
+    nodes.remove(0);
+    let meanwhile = play(&mut nodes, 20, |_, _| 20).await;
+    assert!(meanwhile < X as usize / 2, "{meanwhile}");
+    let after = play(&mut nodes, 100, |_, _| 20).await;
+    assert_full(taken + meanwhile + after);
+}
+
+#[tokio::test]
+async fn seats_of_lost_answers_are_not_granted_twice() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(3, &clock, || store.clone()).await;
+    let mut admitted = 0;
+    for _ in 0..20 {
+        nodes[0].beat_without_an_answer().await;
+        admitted += play(&mut nodes, 1, |_, _| 30).await;
+    }
+    admitted += play(&mut nodes, 20, |_, _| 30).await;
+    assert_full(admitted);
+}
+
+#[tokio::test]
+async fn beside_a_server_without_beats_all_get_shares_with_their_rounds() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(3, &clock, || store.clone()).await;
+    let mut silent = Node::start(store.clone(), &clock, |builder| builder.news_every(Duration::ZERO));
+    for _ in 0..20 {
+        silent.round().await;
+        play(&mut nodes, 10, |_, _| 0).await;
+    }
+    let share = |node: &Node<_>| node.headcount.status().share;
+    let shares: Vec<_> = nodes.iter().map(share).chain([share(&silent)]).collect();
+    let expected = X / 4 / 4;
+    assert!(shares.iter().all(|share| share.abs_diff(expected) <= 2), "{shares:?}");
+}
