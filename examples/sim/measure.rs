@@ -244,11 +244,14 @@ fn flood(servers: usize) -> Plan {
 }
 
 fn floods_table(rows: &[Row]) -> String {
-    let mut table =
-        format!("| {FLOOD:.0} newcomers a second, X = {} | overshoot | utilisation |\n|---|---:|---:|\n", 10 * X);
+    let mut table = format!(
+        "| {FLOOD:.0} newcomers a second, X = {} | overshoot | 99 % of the room taken after, s | utilisation |\n",
+        10 * X
+    );
+    table.push_str("|---|---:|---:|---:|\n");
     for row in rows {
         let (over, full) = (100.0 * row.figures.overshoot(), 100.0 * row.figures.utilisation());
-        let _ = writeln!(table, "| {} servers | {over:.2} % | {full:.1} % |", row.servers);
+        let _ = writeln!(table, "| {} servers | {over:.2} % | {} | {full:.1} % |", row.servers, filled(row));
     }
     table
 }
@@ -285,13 +288,18 @@ fn designs_table(rows: &[Row]) -> String {
     table
 }
 
+/// When 99 % of the room was taken, in seconds after the crowd's arrival.
+fn filled(row: &Row) -> String {
+    row.figures.filled_after().map_or("never".into(), |after| format!("{after:.1}"))
+}
+
 fn shares_table(rows: &[Row]) -> String {
     let mut table = String::from(
         "| shares | N | traffic | overshoot | 99 % of the room taken after, s | utilisation \
          |\n|---|---:|---|---:|---:|---:|\n",
     );
     for row in rows {
-        let filled = row.figures.filled_after().map_or("never".into(), |after| format!("{after:.1}"));
+        let filled = filled(row);
         let _ = writeln!(
             table,
             "| {} | {} | {} | {:.1} % | {filled} | {:.1} % |",

@@ -113,9 +113,9 @@ impl Rig {
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Rows wait more than they work.
-    arguments.test_threads.get_or_insert(2);
     let full = std::env::var_os("HEADCOUNT_FAULTS").is_some_and(|wanted| wanted == "full");
+    // Rows wait more than they work. In full, some compare times.
+    arguments.test_threads.get_or_insert(if full { 2 } else { 4 });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let builds = std::env::var_os("HEADCOUNT_UPGRADE").map(|directory| {
         let directory = Path::new(&directory);

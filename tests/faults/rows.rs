@@ -10,6 +10,7 @@ mod first_seconds;
 mod full_house;
 mod hostile;
 mod in_process;
+mod leases;
 mod news_logs;
 mod processes;
 mod redis_gone;
@@ -89,6 +90,9 @@ pub const ROWS: &[Row] = &[
     row("row_50_a_second_request", first_seconds::a_second_request),
     row("row_50_a_second_request_and_no_waiting", first_seconds::a_second_request_and_no_waiting),
     row("row_50_nine_requests_at_once", first_seconds::nine_requests_at_once),
+    row("row_50_ten_requests_at_once", first_seconds::ten_requests_at_once),
+    row("row_51_a_crowd_at_one_server", leases::a_crowd_at_one_server),
+    row("row_53_leases_are_lost", leases::leases_are_lost),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),
     alone("row_24_redis_costs_the_same", costs::redis_costs_the_same),

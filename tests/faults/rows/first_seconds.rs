@@ -79,9 +79,25 @@ pub fn nine_requests_at_once(rig: &Rig) -> Finding {
     })
 }
 
+/// Row 50, with ten servers: a newcomer's first ten requests reach them all at once, and one of them admits the user.
+pub fn ten_requests_at_once(rig: &Rig) -> Finding {
+    play_by(rig, spec(10), 4_000, 0.001, Some(ask_all), |_, _, _, _| Box::pin(async { (0, Vec::new()) }))
+}
+
+fn ask_all(asker: Asker, token: usize) -> Pin<Box<dyn Future<Output = Vec<Heard>> + Send>> {
+    Box::pin(async move { join_all((0..10).map(|place| asker.ask(token, place))).await })
+}
+
 /// Fills the fleet slowly, so that its users leave one after another, and then follows newcomers, in full `in_full` of
 /// them. At most this part of their requests may be rejected.
 fn play(rig: &Rig, spec: Spec, in_full: u64, most: f64, then: Then) -> Finding {
+    play_by(rig, spec, in_full, most, None, then)
+}
+
+/// A newcomer's first requests, if there are several at once.
+type First = fn(Asker, usize) -> Pin<Box<dyn Future<Output = Vec<Heard>> + Send>>;
+
+fn play_by(rig: &Rig, spec: Spec, in_full: u64, most: f64, first: Option<First>, then: Then) -> Finding {
     let bench = Bench::start(rig.runtime.handle(), spec);
     let (servers, followed) = (bench.spec.servers, rig.times(in_full));
     let seats_per_second = bench.spec.max_active_users as f64 / bench.window().as_secs_f64();
@@ -100,7 +116,20 @@ fn play(rig: &Rig, spec: Spec, in_full: u64, most: f64, then: Then) -> Finding {
                 tokio::time::sleep(pause.mul_f64(0.5 + rng.f64())).await;
                 let (token, place) = (fresh.fetch_add(1, Relaxed), rng.usize(..servers));
                 let is_followed = full.load(Relaxed);
-                let heard = asker.ask(token, place).await;
+                let heard = match first.filter(|_| is_followed) {
+                    None => asker.ask(token, place).await,
+                    Some(first) => {
+                        let all = first(asker.clone(), token).await;
+                        let refused = all.iter().filter(|heard| **heard == Heard::Rejected).count();
+                        if refused < all.len() {
+                            asked += all.len() as u64 - 1;
+                            rejected.extend(vec![0.0; refused]);
+                            Heard::Admitted
+                        } else {
+                            Heard::Rejected
+                        }
+                    }
+                };
                 newcomers.fetch_add(usize::from(is_followed), Relaxed);
                 turned_away.fetch_add(usize::from(is_followed && heard == Heard::Rejected), Relaxed);
                 if heard == Heard::Admitted && is_followed {
