@@ -1,8 +1,8 @@
 -- Appends a server's news to the news logs of some minutes, returns what the server has not read of these logs, and
 -- grants it seats. lua/seats.lua comes before this file.
 --
--- KEYS[1] the ledger of seats · KEYS[2], … logs, one per minute: strings of 16 bytes of identity, then entries that this
--- script does not read
+-- KEYS[1] the ledger of seats · KEYS[2], … logs, one per minute: strings of 16 bytes of identity, then entries that
+-- this script does not read
 -- ARGV[1] the server's name · ARGV[2] ms after which a server's seats are given to others · ARGV[3] to ARGV[14] the
 -- fields of `SeatRequest` in their order, '' for no room
 -- ARGV[15] the most bytes of a log to return · ARGV[16] the size, in bytes, from which on nothing is appended to a log

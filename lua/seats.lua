@@ -6,8 +6,8 @@
 -- lines: unused seats, unpublished newcomers, demand, servers that share, and their number. The field "w:" .. server is
 -- that server's line: the time, the number of the request, unused seats, unpublished newcomers, demand, 1 if it shares.
 --
--- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a new
--- one begins, and is quiet until all servers have written their lines and none uses a seat of the old one any more.
+-- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a
+-- new one begins, and is quiet until all servers have written their lines and none uses a seat of the old one any more.
 local longest_field = 256 -- bytes
 local most_lines = 4096
 local audit_every = 1000 -- ms
@@ -49,8 +49,8 @@ local function write_sums(sums)
 end
 
 local function write_line(line)
-  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', line.at, line.number, line.unused, line.unpublished, line.demand,
-    line.shares)
+  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', line.at, line.number, line.unused, line.unpublished,
+    line.demand, line.shares)
 end
 
 -- Returns a field of the ledger, or nil if it is not there or no server has written it.

@@ -225,6 +225,7 @@ async fn a_lost_ledger_is_quiet_for_a_while_and_grants_nothing_twice() {
     let before = play(&mut nodes, 5, |_, place| 20 * usize::from(place == 0)).await;
     store.flush();
     let used_up = play(&mut nodes, 10, |_, _| 300).await;
+    assert!(used_up > X as usize / 2, "the servers use what they held before: {used_up}");
     assert!(before + used_up <= X as usize + ERROR, "{before} before, {used_up} after");
     let after = play(&mut nodes, 100, |_, _| 20).await;
     assert_full(before + used_up + after);

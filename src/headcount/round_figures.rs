@@ -33,8 +33,6 @@ pub(crate) struct SyncFigures {
     /// Fingerprints that were read from news logs and were new here.
     pub(crate) news_received: u64,
     pub(crate) seats_granted: u64,
-    /// The free and the unused seats of the fleet, as of the last beat; `None` if this server does not lease.
-    pub(crate) seats_of_fleet: Option<u64>,
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) nodes: u64,
@@ -149,9 +147,9 @@ impl RoundFigures {
             beat_every_seconds: self.beat_every().map(|every| every.as_secs_f64()),
             last_beat_seconds: figures.last_beat.map(|at| now.saturating_sub(at).as_secs_f64()),
             news_received: figures.news_received,
-            leases_seats: figures.seats_of_fleet.is_some(),
+            leases_seats: core.leased_elsewhere.is_some(),
             seats_granted: figures.seats_granted,
-            fleet_free_seats: figures.seats_of_fleet,
+            fleet_free_seats: core.leased_elsewhere.map(|elsewhere| elsewhere.saturating_add(core.share)),
             bytes_sent: figures.bytes_sent,
             bytes_received: figures.bytes_received,
             nodes: if figures.nodes == 0 { core.nodes } else { figures.nodes },

@@ -77,8 +77,8 @@ pub struct SyncStatus {
     pub last_beat_seconds: Option<f64>,
     /// Users that this server learned of by beats, each counted at most once a minute.
     pub news_received: u64,
-    /// Whether this server leases its seats: it gets them with the beats, from the ledger in the store. Otherwise it gets
-    /// them with the rounds.
+    /// Whether this server leases its seats: it gets them with the beats, from the ledger in the store. Otherwise it
+    /// gets them with the rounds.
     pub leases_seats: bool,
     /// The seats that the ledger has granted to this server since the start. Seats that were given back unused count,
     /// too.

@@ -137,8 +137,8 @@ pub enum Request {
     },
     /// Writes what the store lacks.
     Publish(Publish),
-    /// Appends news to the logs of some minutes, and asks for what others have appended and for seats. Only a store with
-    /// [news logs](crate::FilterStore::has_news_logs) gets this request.
+    /// Appends news to the logs of some minutes, and asks for what others have appended and for seats. Only a store
+    /// with [news logs](crate::FilterStore::has_news_logs) gets this request.
     ExchangeNews {
         /// The logs, one for each minute.
         logs: Vec<LogRequest>,
@@ -233,14 +233,14 @@ pub struct LogRequest {
 /// A server's line in the *ledger of seats*: what it holds of the room, and how much of it may be handed out as far as
 /// the server knows.
 ///
-/// The ledger counts the newcomers whom all servers have published, and, per server, its unused seats and its unpublished
-/// newcomers. Each request replaces the server's line, so a reply that was lost changes nothing for longer than a beat.
-/// Then the store grants seats from
+/// The ledger counts the newcomers whom all servers have published, and, per server, its unused seats and its
+/// unpublished newcomers. Each request replaces the server's line, so a reply that was lost changes nothing for longer
+/// than a beat. Then the store grants seats from
 ///
 /// > *free* = (`read` + `room`) − published − all unused seats − all unpublished newcomers.
 ///
-/// If every server knows its active users, at most X of them are active: those in the server's estimate, those published
-/// since it read, and those who hold or may take a seat. `docs/concepts.md` has the proof in words.
+/// If every server knows its active users, at most X of them are active: those in the server's estimate, those
+/// published since it read, and those who hold or may take a seat. `docs/concepts.md` has the proof in words.
 ///
 /// ```
 /// use headcount::round::{Reply, Request, SeatRequest};

@@ -1,10 +1,10 @@
 //! The lease of seats: this server's side of the ledger in the store ([`SeatRequest`]).
 //!
-//! A beat writes what this server holds of the room into the ledger, and asks for more. Before it asks, the server gives
-//! back what is more than its part. A server *leases* while all servers of the fleet have a line in the ledger, and it
-//! knows all active users. Otherwise the rounds hand out shares ([`Room::renew`](crate::room::Room::renew)): if a
-//! configuration turns the beats off, while servers of an earlier version or of another generation run, and while a log
-//! cannot be read.
+//! A beat writes what this server holds of the room into the ledger, and asks for more. Before it asks, the server
+//! gives back what is more than its part. A server *leases* while all servers of the fleet have a line in the ledger,
+//! and it knows all active users. Otherwise the rounds hand out shares ([`Room::renew`](crate::room::Room::renew)): if
+//! a configuration turns the beats off, while servers of an earlier version or of another generation run, and while a
+//! log cannot be read.
 
 use super::{Round, SeatReply, SeatRequest};
 use std::time::Duration;
@@ -124,7 +124,8 @@ impl Round {
     /// Returns how many seats this server may keep: its part of the pool as of the last answer. `None` if it does not
     /// lease.
     fn part(&self, demand: u64, now: Duration) -> Option<f64> {
-        let (last, _) = self.seats.last.filter(|_| self.leases(now))?;
+        // A ledger that is quiet does not say how many seats there are. Until it does, this server keeps what it has.
+        let (last, _) = self.seats.last.filter(|(last, _)| self.leases(now) && !last.is_quiet)?;
         let alike = 1.0 / last.servers.max(1) as f64;
         let all = last.demand.max(demand);
         let asked = if all > 0 { demand as f64 / all as f64 } else { alike };
@@ -141,8 +142,8 @@ impl Round {
             && self.core.may_lease()
     }
 
-    /// Returns how many servers must have a line in the ledger: those that looked lately, or, if the store has lately lost
-    /// heartbeats, the highest number of a while.
+    /// Returns how many servers must have a line in the ledger: those that looked lately, or, if the store has lately
+    /// lost heartbeats, the highest number of a while.
     fn nodes_in_ledger(&self, now: Duration) -> u64 {
         let lasting = HEARTBEATS_MISSED_FOR * self.core.settings.alive_for();
         let were_lost = self.seats.heartbeat_lost_at.is_some_and(|at| now.saturating_sub(at) < lasting);
@@ -162,13 +163,12 @@ impl Round {
         self.seats.leases && is_answered
     }
 
-    /// Reads the ledger's answer, which came at monotonic time `now`. `has_read_all` says whether this beat has read all
-    /// logs up to their ends.
+    /// Reads the ledger's answer, which came at monotonic time `now`. `has_read_all` says whether this beat has read
+    /// all logs up to their ends.
     pub(super) fn read_seats(&mut self, reply: Option<SeatReply>, has_read_all: bool, now: Duration) {
         let Some((asked, sent_at)) = self.seats.under_way.take() else { return };
         let Some(reply) = reply else {
             self.seats.leases = false;
-            self.figures.lock().seats_of_fleet = None;
             return;
         };
         let alive_for = self.core.settings.alive_for();
@@ -189,13 +189,10 @@ impl Round {
         seats.last = Some((reply, sent_at));
         let is_late = now.saturating_sub(sent_at) > GRANTED_FOR;
         let granted = if is_late || !seats.leases { 0 } else { reply.granted.min(MOST) };
-        if asked && self.seats.leases {
+        if asked && self.seats.leases && !reply.is_quiet {
             self.core.lease_seats(granted, reply.pool);
             let mut figures = self.figures.lock();
             figures.seats_granted = figures.seats_granted.saturating_add(granted);
-            figures.seats_of_fleet = Some(reply.pool);
-        } else if !self.seats.leases {
-            self.figures.lock().seats_of_fleet = None;
         }
     }
 

@@ -42,7 +42,8 @@ struct Line {
 }
 
 impl Ledger {
-    /// Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
+    /// Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants
+    /// seats.
     pub(super) fn lease(
         &mut self,
         server: &str,

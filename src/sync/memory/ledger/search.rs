@@ -1,6 +1,6 @@
-//! Every order of events in a small fleet that leases its seats: two servers, a room of two or three, lost requests, lost
-//! replies, requests that come late, users who leave, and a ledger that is lost. In no state may more users be active
-//! than fit.
+//! Every order of events in a small fleet that leases its seats: two servers, a room of two or three, lost requests,
+//! lost replies, requests that come late, users who leave, and a ledger that is lost. In no state may more users be
+//! active than fit.
 
 use super::*;
 use std::collections::{HashSet, VecDeque};
@@ -42,7 +42,7 @@ struct Server {
     share: u64,
     /// Newcomers whom this server still has to log, those in the request under way included.
     unlogged: u64,
-    /// How many of these are in the log all the same. They came first.
+    /// How many of these are in the log nevertheless. They came first.
     in_log: u64,
     /// The number of its last request that was executed, late ones aside.
     executed: u64,
@@ -243,8 +243,8 @@ impl Fleet {
     }
 }
 
-/// Returns the number of states, or the way to the first one in which too many users are active. Each server asks `asks`
-/// times at most.
+/// Returns the number of states, or the way to the first one in which too many users are active. Each server asks
+/// `asks` times at most.
 fn search(x: i64, asks: u64, mutant: Mutant) -> Result<usize, Vec<String>> {
     let start = Fleet::start();
     let mut seen = HashSet::from([start.clone()]);
