@@ -123,8 +123,10 @@ local function lease(ledger, server, ask, logged, now, alive_for)
   line = line and read_line(line)
   local knows_more = sums and ask.epoch == sums.epoch
     and (ask.read > sums.logged + sums.valued or ask.answered > (line and line.number or 0))
-  local is_audited = sums and math.abs(now - sums.audited) < audit_every
-  if is_audited == false and not knows_more then
+  local age = sums and math.abs(now - sums.audited)
+  -- Either nobody has asked for so long, or the clock has stepped. Who holds seats is unknown.
+  local is_outdated = sums and age >= alive_for
+  if sums and not knows_more and not is_outdated and age >= audit_every then
     local answer = redis.pcall('HSET', ledger, 'sums', text)
     if type(answer) == 'table' then
       return nil
@@ -138,7 +140,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
       sums = nil
     end
   end
-  if not sums or knows_more then
+  if not sums or knows_more or is_outdated then
     local answer = redis.pcall('DEL', ledger)
     if type(answer) == 'table' then
       return nil

@@ -29,7 +29,7 @@ mod telemetry;
 mod waiting_refusals;
 mod worker;
 
-use crate::config::{Config, MAX_REFUSAL_DELAY, Settings};
+use crate::config::{Config, Enforcement, MAX_REFUSAL_DELAY, Settings};
 use crate::fingerprint::Fingerprint;
 #[cfg(feature = "tower")]
 use crate::limiter_status::LimiterStatus;
@@ -163,7 +163,13 @@ impl Headcount {
     /// Returns how long the refusal of an unseen user should wait, or `None` if the user would not be refused or
     /// nothing can be gained by waiting.
     pub(crate) fn delay_for(&self, user: &User<'_>) -> Option<Duration> {
-        if !self.shared.core.gate_rejects(user) || self.shared.core.link() != FleetLink::Up {
+        self.news_delay().filter(|_| self.shared.core.gate_rejects(user))
+    }
+
+    /// Returns how long the news of a user whom another server has just admitted takes at most, or `None` if there is
+    /// none, or if nobody is refused.
+    fn news_delay(&self) -> Option<Duration> {
+        if self.settings().enforcement != Enforcement::Enforce || self.shared.core.link() != FleetLink::Up {
             return None;
         }
         let (shortest, longest) = REFUSAL_DELAYS;
@@ -205,6 +211,40 @@ impl Headcount {
     /// The same as a decision about a seen user.
     pub fn touch(&self, token: impl AsRef<[u8]>) -> bool {
         self.shared.core.touch(token.as_ref())
+    }
+
+    /// Renews a token like [`touch`](Self::touch), but waits a moment before it says that a user was not seen, as
+    /// [`admit_or_wait`](Self::admit_or_wait) does. `POST /v1/touch` waits, too.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), headcount::BuildError> {
+    /// let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
+    /// let _ = headcount.admit("alice");
+    /// assert!(headcount.touch_or_wait("alice").await);
+    /// # Ok(()) }
+    /// ```
+    pub async fn touch_or_wait(&self, token: impl AsRef<[u8]>) -> bool {
+        self.touch_all_or_wait(&[token]).await.is_empty()
+    }
+
+    /// Touches several tokens. If some were not seen, waits once and tries these again. Returns the places of those
+    /// that were not seen then.
+    pub(crate) async fn touch_all_or_wait(&self, tokens: &[impl AsRef<[u8]>]) -> Vec<usize> {
+        let core = &self.shared.core;
+        let is_unseen = |place: &usize| !core.renew(tokens[*place].as_ref());
+        let mut unseen: Vec<_> = (0..tokens.len()).filter(is_unseen).collect();
+        if !unseen.is_empty()
+            && let Some(delay) = self.news_delay()
+            && self.wait_for_news(delay).await
+        {
+            unseen.retain(is_unseen);
+            if unseen.is_empty() {
+                self.shared.waiting_refusals.count_recognized();
+            }
+        }
+        core.count_touches(tokens.len() - unseen.len(), unseen.len());
+        unseen
     }
 
     /// Decides like [`admit`](Self::admit), but holds a seat for an admitted newcomer and records nothing yet. The

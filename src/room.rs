@@ -414,8 +414,7 @@ impl Room {
 
     /// Gives back the unused seats above `most`, and above the room that this server sees.
     pub(crate) fn give_back(&mut self, most: f64, active_users: f64) {
-        let room = (self.max_active_users() as f64 - active_users).max(0.0);
-        let most = most.min(room).floor() as u64;
+        let most = (most.floor() as u64).min(self.room(active_users));
         self.share = self.share.min(most.saturating_add(self.held.seats()));
     }
 

@@ -124,6 +124,28 @@ async fn the_pass_of_a_refused_request_is_counted_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_touch_waits_for_news_and_is_counted_once() {
+    let [mut one, mut other] = full(|builder| builder).await;
+    let before = other.headcount.status().touches;
+    let begun = Instant::now();
+    assert!(other.headcount.touch_or_wait("alice").await);
+    assert_eq!(begun.elapsed(), Duration::ZERO, "a known user never waits");
+    assert!(!other.headcount.touch_or_wait("dave").await);
+    assert!((DELAY..2 * DELAY).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    one.headcount.set_override(open()).unwrap();
+    assert!(one.headcount.admit("carol").is_admitted());
+    let headcount = other.headcount.clone();
+    let waits = tokio::spawn(async move { headcount.touch_or_wait("carol").await });
+    until_it_waits(&other).await;
+    one.rounds.beat().await;
+    other.rounds.beat().await;
+    assert!(waits.await.unwrap());
+    let after = other.headcount.status().touches;
+    assert_eq!((after.renewed - before.renewed, after.unseen - before.unseen), (2, 1));
+    assert_eq!(delayed(&other), [0, 2, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_user_whose_news_comes_during_the_wait_is_admitted() {
     let [mut one, mut other] = full(|builder| builder).await;
     // An operator lets one more in on one server; the other one has not heard of it.

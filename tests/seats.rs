@@ -79,6 +79,35 @@ impl History {
     }
 }
 
+/// Runs the script as `RedisStore` does.
+fn asks_redis(
+    connection: &mut redis::Connection,
+    script: &redis::Script,
+    keys: &[String; 2],
+    server: &str,
+    ask: &SeatRequest,
+    log: Option<&LogRequest>,
+    now: Timestamp,
+) -> SeatReply {
+    let mut call = script.key(&keys[0]);
+    call.arg(server).arg(ALIVE_FOR.as_millis() as u64);
+    call.arg(format!("{:016x}", ask.epoch)).arg(format!("{:016x}", ask.new_epoch));
+    call.arg(ask.number).arg(ask.answered).arg(ask.read).arg(ask.valued).arg(ask.unused).arg(ask.unpublished);
+    call.arg(u8::from(ask.shares)).arg(ask.room.map_or_else(String::new, |room| room.to_string()));
+    call.arg(ask.demand).arg(ask.rounding.to_string()).arg(1 << 18).arg(1 << 20);
+    if let Some(log) = log {
+        call.key(&keys[1]);
+        call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
+    }
+    call.arg(now.as_millis());
+    let answer: Vec<redis::Value> = call.invoke(connection).unwrap();
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64);
+    let (epoch, is_quiet, logged, valued, granted, pool, demand, servers): Fields =
+        redis::from_redis_value(answer.into_iter().next().unwrap()).unwrap();
+    let epoch = u64::from_str_radix(&epoch, 16).unwrap();
+    SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers }
+}
+
 #[test]
 fn redis_and_memory_grant_the_same_seats_in_ten_thousand_histories() {
     let redis = Redis::start();
@@ -110,31 +139,61 @@ fn redis_and_memory_grant_the_same_seats_in_ten_thousand_histories() {
             let Reply::News { seats: Some(of_memory), .. } = memory.answer(&identity(SERVERS[server]), request) else {
                 panic!("a reply to news");
             };
-            let mut call = script.key(format!("seats:{seed}"));
-            call.key(format!("log:{seed}")).arg(SERVERS[server]).arg(ALIVE_FOR.as_millis() as u64);
-            call.arg(format!("{:016x}", ask.epoch)).arg(format!("{:016x}", ask.new_epoch));
-            call.arg(ask.number)
-                .arg(ask.answered)
-                .arg(ask.read)
-                .arg(ask.valued)
-                .arg(ask.unused)
-                .arg(ask.unpublished)
-                .arg(u8::from(ask.shares));
-            call.arg(ask.room.map_or_else(String::new, |room| room.to_string()));
-            call.arg(ask.demand).arg(ask.rounding.to_string()).arg(1 << 18).arg(1 << 20);
-            call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
-            call.arg(clock.wall().as_millis());
-            type Answer = ((String, bool, u64, u64, u64, u64, u64, u64), redis::Value);
-            let ((epoch, is_quiet, logged, valued, granted, pool, demand, servers), _): Answer =
-                call.invoke(&mut connection).unwrap();
-            let epoch = u64::from_str_radix(&epoch, 16).unwrap();
-            let of_redis = SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers };
+            let keys = [format!("seats:{seed}"), format!("log:{seed}")];
+            let of_redis = asks_redis(&mut connection, &script, &keys, SERVERS[server], &ask, Some(&log), clock.wall());
             assert_eq!(of_redis, of_memory, "seed {seed}, step {step}: {ask:?}");
             history.learn(server, &of_memory);
-            granted_in_all += granted;
+            granted_in_all += of_memory.granted;
         }
     }
     assert!(granted_in_all > 100_000, "{granted_in_all} seats were granted");
+}
+
+#[test]
+fn what_no_server_has_written_begins_a_new_ledger() {
+    let redis = Redis::start();
+    let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    let script = script();
+    let start = Timestamp::from_millis(1_800_000_000_000);
+    let long = "1 ".repeat(200);
+    let sums = |sums: &str| vec!["HSET".to_owned(), "seats".into(), "sums".into(), sums.into()];
+    let words = |command: &[&str]| command.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    let mut lines = words(&["HSET", "seats"]);
+    lines.extend((0..5000).flat_map(|line| [format!("w:{line}"), "1 1 1 1 1 0".into()]));
+    for strange in [
+        words(&["SET", "seats", "a string"]),
+        sums(""),
+        sums("1"),
+        sums("0000000000000001 nan inf 0 0 0 0 0 0 1"),
+        sums("0000000000000001 0 1800000004000 0 0 -50 0 0 0 1"),
+        sums(&long),
+        // The sums differ from the lines.
+        sums("0000000000000001 0 1800000004000 0 0 50 0 0 0 1"),
+        words(&["HSET", "seats", "w:stranger", "1800000004000 1 50 0 0 0"]),
+        words(&["HSET", "seats", "w:stranger", "nonsense"]),
+        words(&["HSET", "seats", "w:stranger", &long]),
+        lines,
+        words(&["DEL", "seats"]),
+    ] {
+        let mut asks = |number: u64, millis: u64| {
+            let ask = SeatRequest { epoch: 1, new_epoch: number, number, room: Some(100), ..SeatRequest::default() };
+            let keys = ["seats".into(), "log".into()];
+            let now = start.plus(Duration::from_millis(millis));
+            asks_redis(&mut connection, &script, &keys, "a", &ask, None, now)
+        };
+        for number in 1..=5 {
+            let reply = asks(number, (number - 1) * 1000);
+            assert_eq!((reply.epoch, reply.is_quiet), (1, number <= 3), "{strange:.80?}");
+        }
+        let command: Vec<_> = strange.iter().map(String::as_str).collect();
+        if command[0] == "SET" {
+            let _: redis::Value = redis.ask(&["DEL", "seats"]);
+        }
+        let _: redis::Value = redis.ask(&command);
+        let reply = asks(6, 5100);
+        assert_eq!((reply.epoch, reply.is_quiet, reply.granted), (6, true, 0), "{strange:.80?}");
+        let _: redis::Value = redis.ask(&["DEL", "seats"]);
+    }
 }
 
 /// A fleet whose servers have leased for a while.

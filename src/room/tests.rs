@@ -549,7 +549,7 @@ fn leased_seats_stay_through_rounds_and_are_given_back_before_it_asks() {
     assert_eq!(room.unused(), 40);
     room.give_back(12.7, 50.0);
     assert_eq!(room.unused(), 12);
-    room.give_back(12.7, 95.2);
+    room.give_back(12.7, 95.6);
     assert_eq!(room.unused(), 4, "it holds no more than the room that it sees");
     room.lease(u64::MAX, u64::MAX, 93.0);
     assert_eq!(room.unused(), 7, "nor does a ledger that lies give it more");

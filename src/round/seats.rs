@@ -102,7 +102,7 @@ impl Round {
         let seats = &mut self.seats;
         seats.number += 1;
         let read = seats.read_of_logs.zip(seats.read_of_rounds).map(|(logs, rounds)| logs + rounds);
-        let room = (held.room + (sent + held.unlogged) as f64).floor() as i64;
+        let room = held.room.round() as i64 + (sent + held.unlogged).min(MOST) as i64;
         let asks = may_ask && read.is_some();
         seats.under_way = Some((asks, now));
         SeatRequest {

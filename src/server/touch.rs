@@ -16,6 +16,9 @@
 //! | 431 | a token in the headers is longer than 4 KiB |
 //! | 503 | too many bodies are being received; `Retry-After` says when to try again |
 //!
+//! Before it answers 409, a touch waits for news of the unseen users, as a refusal does: another server may have admitted
+//! them a moment ago.
+//!
 //! A touch is a call of the application and not a user's request, so its errors are reported even if admission is not
 //! enforced.
 
@@ -161,7 +164,7 @@ async fn answer(State(touch): State<Touch>, request: Request) -> Result<Response
     if body.is_empty() {
         touch_one(headcount, &headers).await?;
     } else if is_json(&headers) {
-        touch_all(headcount, &tokens(&body)?)?;
+        touch_all(headcount, &tokens(&body)?).await?;
     } else {
         return Err(Refused::MediaType);
     }
@@ -189,12 +192,13 @@ async fn touch_one(headcount: &Headcount, headers: &HeaderMap) -> Result<(), Ref
         NoCaller::Invalid(invalid) => Refused::Token(invalid),
         NoCaller::Limited(_) => Refused::Busy,
     })?;
-    if headcount.touch(caller.user().ok_or(Refused::NoToken)?) { Ok(()) } else { Err(Refused::Unseen) }
+    let user = caller.user().ok_or(Refused::NoToken)?;
+    if headcount.touch_or_wait(user).await { Ok(()) } else { Err(Refused::Unseen) }
 }
 
-fn touch_all(headcount: &Headcount, tokens: &[String]) -> Result<(), Refused> {
-    let touched = tokens.iter().map(|token| headcount.touch(token.trim_ascii())).enumerate();
-    let places: Vec<_> = touched.filter(|(_, seen)| !seen).map(|(place, _)| place).collect();
+async fn touch_all(headcount: &Headcount, tokens: &[String]) -> Result<(), Refused> {
+    let tokens: Vec<_> = tokens.iter().map(|token| token.trim_ascii()).collect();
+    let places = headcount.touch_all_or_wait(&tokens).await;
     if places.is_empty() { Ok(()) } else { Err(Refused::SomeUnseen { places }) }
 }
 

@@ -199,10 +199,17 @@ impl Core {
 
     /// Renews a seen token; see [`Headcount::touch`](crate::Headcount::touch).
     pub(crate) fn touch(&self, token: &[u8]) -> bool {
+        let seen = self.renew(token);
+        self.count_touches(usize::from(seen), usize::from(!seen));
+        seen
+    }
+
+    /// Renews a seen token, without counting it. Returns whether it was seen.
+    pub(crate) fn renew(&self, token: &[u8]) -> bool {
         if self.settings.enforcement == Enforcement::Off {
             return true;
         }
-        let seen = !token.iter().all(u8::is_ascii_whitespace) && {
+        !token.iter().all(u8::is_ascii_whitespace) && {
             let fingerprint = self.settings.key.fingerprint(token);
             let seen = self.current_filter.has(Probe::new(fingerprint, self.settings.shape))
                 || self.refresh(fingerprint)
@@ -211,9 +218,16 @@ impl Core {
                 self.note_visit(fingerprint, true);
             }
             seen
-        };
-        self.counts.touches.count(usize::from(seen));
-        seen
+        }
+    }
+
+    /// Counts touches. With `enforcement = "off"` none is counted.
+    pub(crate) fn count_touches(&self, renewed: usize, unseen: usize) {
+        if self.settings.enforcement != Enforcement::Off {
+            for (counter, count) in [unseen, renewed].into_iter().enumerate() {
+                (0..count).for_each(|_| _ = self.counts.touches.count(counter));
+            }
+        }
     }
 
     /// Makes sure that a seen fingerprint is in the current minute. The worker records it, or this thread if the

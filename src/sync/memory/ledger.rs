@@ -54,7 +54,9 @@ impl Ledger {
     ) -> SeatReply {
         let number = self.lines.get(server).map_or(0, |line| line.number);
         let knows_more = ask.epoch == self.epoch && (ask.read > self.logged + self.valued || ask.answered > number);
-        if self.epoch == 0 || knows_more {
+        // Either nobody has asked for so long, or the clock has stepped. Who holds seats is unknown.
+        let is_outdated = distance(now, self.audited) >= alive_for;
+        if self.epoch == 0 || knows_more || is_outdated {
             let quiet_until = now.plus(alive_for);
             *self = Self { epoch: ask.new_epoch, quiet_until, audited: now, ..Self::default() };
         } else if distance(now, self.audited) >= AUDIT_EVERY {
@@ -120,4 +122,51 @@ fn within_bounds(ask: &SeatRequest) -> SeatRequest {
 
 fn distance(one: Timestamp, other: Timestamp) -> Duration {
     one.since(other).max(other.since(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALIVE_FOR: Duration = Duration::from_secs(3);
+    const SECOND: Duration = Duration::from_secs(1);
+    const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    fn ask(number: u64) -> SeatRequest {
+        SeatRequest { epoch: 1, new_epoch: number, number, room: Some(100), ..SeatRequest::default() }
+    }
+
+    /// A ledger that two servers have asked for a while, and that has granted all seats to the first one.
+    fn ledger() -> (Ledger, Timestamp) {
+        let (mut ledger, mut now) = (Ledger::default(), START);
+        for number in 1..=4 {
+            for server in ["a", "b"] {
+                ledger.lease(server, &SeatRequest { room: None, ..ask(number) }, 0, now, ALIVE_FOR);
+            }
+            now = now.plus(SECOND);
+        }
+        let granted = ledger.lease("a", &SeatRequest { demand: 1, ..ask(5) }, 0, now, ALIVE_FOR).granted;
+        assert_eq!(granted, 87, "three quarters, and half of the rest");
+        (ledger, now)
+    }
+
+    #[test]
+    fn a_step_of_the_clock_grants_nothing_twice() {
+        for step in [ALIVE_FOR, 60 * SECOND] {
+            let (mut ledger, now) = ledger();
+            let mut later = |server, number, time| ledger.lease(server, &ask(number), 0, time, ALIVE_FOR);
+            let reply = later("b", 5, now.plus(step));
+            assert_eq!((reply.granted, reply.is_quiet), (0, true), "{step:?}");
+            assert_ne!(reply.epoch, 1);
+        }
+    }
+
+    #[test]
+    fn the_seats_of_a_silent_server_are_free_after_a_while() {
+        let (mut ledger, now) = ledger();
+        let mut asks = |number, after| ledger.lease("b", &ask(number), 0, now.plus(after), ALIVE_FOR);
+        let granted: Vec<_> = (1..=4).map(|second| asks(5 + second, second as u32 * SECOND).granted).collect();
+        // Each request says that the server holds none.
+        assert_eq!(granted, [12, 12, 100, 100]);
+    }
 }
