@@ -48,7 +48,7 @@ pub struct Fleet {
     /// a user whom this server has admitted. With `0s`, only the rounds bring news. `auto` (the default, and `None` in
     /// Rust) is 100 ms while newcomers are rejected or soon could be, and 250 ms at other times. The time is never
     /// shorter than 0.47 ms times the number of servers, whatever is set here: so the exchanges of all servers take at
-    /// most 15 % of one core of Redis.
+    /// most 20 % of one core of Redis.
     #[serde(with = "time_or_auto")]
     #[cfg_attr(
         feature = "server",
