@@ -32,8 +32,8 @@ pub struct DelayedRefusals {
     pub waiting: u64,
     /// Refusals that have waited, or wait.
     pub begun: u64,
-    /// Requests whose refusal waited, and that were admitted after the wait. Touches whose tokens were all seen after it
-    /// count, too.
+    /// Requests whose refusal waited, and that were admitted after the wait. Touches whose tokens were all seen after
+    /// it count, too.
     pub recognized: u64,
     /// Refusals that did not wait, because `admission.max_delayed` others were waiting.
     pub at_once: u64,

@@ -50,8 +50,10 @@ pub(super) struct Seats {
     last: Option<(SeatReply, Duration)>,
     /// Whether the request under way asks for seats, and when it was sent.
     under_way: Option<(bool, Duration)>,
-    /// Whether the last answer came from a ledger that has all servers, to a request for seats.
+    /// Whether this server gets its seats from the ledger, or did so until the ledger was lost a moment ago.
     leases: bool,
+    /// Whether the last answer came from a ledger that has all servers and grants seats.
+    is_in_order: bool,
     /// Newcomers published by rounds and by no log, of whom the ledger has not been told.
     valued: u64,
     /// Newcomers who will be in no log, as of the beginning of the round under way.
@@ -175,7 +177,10 @@ impl Round {
         let nodes = self.nodes_in_ledger(now);
         let seats = &mut self.seats;
         if reply.epoch != seats.epoch {
-            seats.lost_at = Some(now).filter(|_| seats.epoch != 0);
+            // A new ledger that is lost, too, makes nobody wait for longer.
+            if seats.is_in_order {
+                seats.lost_at = Some(now);
+            }
             (seats.epoch, seats.read_of_logs, seats.read_of_rounds) = (reply.epoch, None, None);
             seats.reading_of_rounds = None;
         }
@@ -185,6 +190,7 @@ impl Round {
         seats.valued = 0;
         seats.answered = seats.number;
         let may_go_on = asked && reply.servers >= nodes && !reply.is_quiet;
+        seats.is_in_order = may_go_on;
         seats.leases = may_go_on || seats.leases && seats.is_beginning(now, alive_for);
         seats.last = Some((reply, sent_at));
         let is_late = now.saturating_sub(sent_at) > GRANTED_FOR;

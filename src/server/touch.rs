@@ -16,8 +16,8 @@
 //! | 431 | a token in the headers is longer than 4 KiB |
 //! | 503 | too many bodies are being received; `Retry-After` says when to try again |
 //!
-//! Before it answers 409, a touch waits for news of the unseen users, as a refusal does: another server may have admitted
-//! them a moment ago.
+//! Before it answers 409, a touch waits for news of the unseen users, as a refusal does: another server may have
+//! admitted them a moment ago.
 //!
 //! A touch is a call of the application and not a user's request, so its errors are reported even if admission is not
 //! enforced.

@@ -110,6 +110,12 @@ impl MemoryStore {
         }
     }
 
+    /// Deletes the ledgers of seats.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn forget_seats(&self) {
+        self.namespace.lock().generations.values_mut().for_each(|generation| generation.ledger = Ledger::default());
+    }
+
     /// Moves the times of all heartbeats, and of all reports that servers reject newcomers, into the future. Deletes
     /// the news logs.
     #[cfg(any(test, feature = "testing"))]
