@@ -7,7 +7,7 @@
 -- that server's line: the time, the number of the request, unused seats, unpublished newcomers, demand, 1 if it shares.
 --
 -- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a
--- new one begins, and is quiet until all servers have written their lines and none uses a seat of the old one any more.
+-- new one begins, and is quiet until all servers have written their lines.
 local longest_field = 256 -- bytes
 local most_lines = 4096
 local audit_every = 1000 -- ms

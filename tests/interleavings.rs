@@ -1,8 +1,8 @@
 //! The shipped controller under every kind of unlucky timing: shuttle chooses which thread makes the next step at each
 //! lock, each atomic and each use of the channel (`src/threads.rs`), thousands of times.
 //!
-//! `cargo test --no-default-features --features shuttle --test interleavings`; with `HEADCOUNT_SEED=7` other schedules.
-//! A failure prints its seed, and a schedule for `shuttle::replay`.
+//! `cargo test --no-default-features --features shuttle,testing --test interleavings`; with `HEADCOUNT_SEED=7` other
+//! schedules. A failure prints its seed, and a schedule for `shuttle::replay`.
 
 use headcount::internals::ShardedLock;
 use headcount::time::{ManualClock, Timestamp};
