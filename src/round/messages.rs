@@ -165,7 +165,7 @@ pub const LOG_ID_BYTES: usize = 16;
 /// not read the entries.
 ///
 /// ```
-/// use headcount::round::{LogPart, LogRequest, Reply, Request};
+/// use headcount::round::{LogPart, LogRequest, Reply, Request, SeatRequest};
 /// # use headcount::round::Identity;
 /// # use headcount::{FilterStore, MemoryStore};
 /// # use std::time::Duration;
@@ -264,16 +264,18 @@ pub struct LogRequest {
 ///         other => panic!("{other:?}"),
 ///     }
 /// };
-/// // The first request creates the ledger. For a while nothing is granted: there may have been another one before.
-/// let first = SeatRequest { new_epoch: 7, number: 1, ..SeatRequest::default() };
-/// assert_eq!(ask("a", first).await.granted, 0);
-/// clock.advance(6 * SECOND);
-/// let of_100 = SeatRequest { epoch: 7, number: 2, room: Some(100), demand: 1, ..SeatRequest::default() };
+/// // The first request creates the ledger. Five seconds long nothing is granted: there may have been another one before.
+/// for number in 1..=6 {
+///     let looks = SeatRequest { epoch: 7, new_epoch: 7, number, ..SeatRequest::default() };
+///     assert_eq!(ask("a", looks).await.is_quiet, number < 6);
+///     clock.advance(SECOND);
+/// }
+/// let of_100 = SeatRequest { epoch: 7, number: 7, room: Some(100), demand: 1, ..SeatRequest::default() };
 /// assert_eq!(ask("a", of_100).await.granted, 100, "nobody else wants any");
 /// assert_eq!(ask("b", of_100).await.granted, 0, "server a holds them all");
-/// let returns = SeatRequest { number: 3, unused: 63, room: None, ..of_100 };
+/// let returns = SeatRequest { number: 8, unused: 63, room: None, ..of_100 };
 /// ask("a", returns).await;
-/// assert_eq!(ask("b", SeatRequest { number: 3, ..of_100 }).await.granted, 37);
+/// assert_eq!(ask("b", SeatRequest { number: 8, ..of_100 }).await.granted, 37);
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
