@@ -1,10 +1,11 @@
 -- The ledger of seats: how many newcomers have been published, and what each server holds of the room. `SeatRequest` in
 -- src/round/messages.rs says what it promises.
 --
--- A ledger is a hash. The field "sums" has ten words: the epoch (a name), the time until which nothing is granted, the
--- time of the last audit, the newcomers whom logs have published, those whom rounds have published, and the sums of the
--- lines: unused seats, unpublished newcomers, demand, servers that share, and their number. The field "w:" .. server is
--- that server's line: the time, the number of the request, unused seats, unpublished newcomers, demand, 1 if it shares.
+-- A ledger is a hash. The field "sums" has eleven words: the epoch (a name), the time until which nothing is granted,
+-- the time of the last audit, the newcomers whom logs have published, those whom rounds have published, and the sums of
+-- the lines: unused seats, unpublished newcomers, demand, servers that share, servers that read the logs, and their
+-- number. The field "w:" .. server is that server's line: the time, the number of the request, unused seats,
+-- unpublished newcomers, demand, 1 if it shares, 1 if it reads the logs.
 --
 -- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a
 -- new one begins, and is quiet until all servers have written their lines.
@@ -26,31 +27,33 @@ end
 
 local function read_sums(text)
   local epoch, rest = text:match('^(%x+) (.*)$')
-  local read = rest and numbers(rest, 9)
+  local read = rest and numbers(rest, 10)
   if not read then
     return nil
   end
   return {
     epoch = epoch, quiet = read[1], audited = read[2], logged = read[3], valued = read[4], unused = read[5],
-    unpublished = read[6], demand = read[7], shares = read[8], lines = read[9],
+    unpublished = read[6], demand = read[7], shares = read[8], readers = read[9],
+    lines = read[10],
   }
 end
 
 local function read_line(text)
-  local read = numbers(text, 6)
+  local read = numbers(text, 7)
   return read and {
     at = read[1], number = read[2], unused = read[3], unpublished = read[4], demand = read[5], shares = read[6],
+    readers = read[7],
   }
 end
 
 local function write_sums(sums)
-  return string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', sums.epoch, sums.quiet, sums.audited,
-    sums.logged, sums.valued, sums.unused, sums.unpublished, sums.demand, sums.shares, sums.lines)
+  return string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', sums.epoch, sums.quiet, sums.audited,
+    sums.logged, sums.valued, sums.unused, sums.unpublished, sums.demand, sums.shares, sums.readers, sums.lines)
 end
 
 local function write_line(line)
-  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f', line.at, line.number, line.unused, line.unpublished,
-    line.demand, line.shares)
+  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', line.at, line.number, line.unused, line.unpublished,
+    line.demand, line.shares, line.readers)
 end
 
 -- Returns a field of the ledger, or nil if it is not there or no server has written it.
@@ -67,6 +70,7 @@ local function add(sums, line, times)
   sums.unpublished = sums.unpublished + times * line.unpublished
   sums.demand = sums.demand + times * line.demand
   sums.shares = sums.shares + times * line.shares
+  sums.readers = sums.readers + times * line.readers
   sums.lines = sums.lines + times
 end
 
@@ -79,7 +83,7 @@ local function audit(ledger, sums, now, alive_for)
   elseif length > most_lines then
     return false
   end
-  local found = { unused = 0, unpublished = 0, demand = 0, shares = 0, lines = 0 }
+  local found = { unused = 0, unpublished = 0, demand = 0, shares = 0, readers = 0, lines = 0 }
   local fields, silent = redis.pcall('HGETALL', ledger), {}
   if fields.err then
     return nil
@@ -112,7 +116,7 @@ local function audit(ledger, sums, now, alive_for)
 end
 
 -- Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
--- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines }, or nil if Redis takes no writes or
+-- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers }, or nil if Redis takes no writes or
 -- refuses commands.
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
@@ -148,7 +152,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     line = nil
     sums = {
       epoch = ask.new_epoch, quiet = now + alive_for, audited = now, logged = 0, valued = 0, unused = 0,
-      unpublished = 0, demand = 0, shares = 0, lines = 0,
+      unpublished = 0, demand = 0, shares = 0, readers = 0, lines = 0,
     }
   end
   sums.quiet = math.min(sums.quiet, now + alive_for)
@@ -159,7 +163,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     end
     line = {
       at = now, number = ask.number, unused = ask.unused, unpublished = ask.unpublished, demand = ask.demand,
-      shares = ask.shares,
+      shares = ask.shares, readers = ask.readers,
     }
     add(sums, line, 1)
     sums.valued = sums.valued + ask.valued
@@ -182,6 +186,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     return nil
   end
   redis.call('PEXPIRE', ledger, 10 * alive_for)
-  return { sums.epoch, now < sums.quiet and 1 or 0, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines }
+  local quiet = now < sums.quiet and 1 or 0
+  return { sums.epoch, quiet, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines, sums.readers }
 end
 

@@ -132,7 +132,7 @@ pub mod internals {
     use crate::bloom::{Bloom, Shape};
     use crate::fingerprint::{Fingerprint, FingerprintKey};
     use crate::headcount::Headcount;
-    use crate::ring::codec::{Codec, DecodeError};
+    use crate::ring::codec::{Codec, Covers, DecodeError};
     use crate::room::FleetLink;
     use crate::time::Slot;
     #[cfg(feature = "jwt")]
@@ -174,7 +174,7 @@ pub mod internals {
         /// # Errors
         /// [`DecodeError`].
         pub fn decode(&self, slot: Slot, version: &str, bytes: &[u8]) -> Result<(Bloom, bool), DecodeError> {
-            self.0.decode(slot, version, bytes).map(|decoded| (decoded.filter, decoded.covered))
+            self.0.decode(slot, version, bytes).map(|decoded| (decoded.filter, decoded.covers != Covers::Nothing))
         }
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct Ring {
 struct Minute {
     filter: Bloom,
     covered: bool,
-    dirty: bool,
+    lack: Lack,
     /// A lower bound of the number of different bits in all values of this minute that the store is known to have held.
     /// This server's filter has all of these bits.
     published_ones: u64,
@@ -57,6 +57,16 @@ struct Minute {
     newcomers: u64,
     /// Those of them that are in no published value.
     newcomers_unpublished: u64,
+}
+
+/// Which bits of a minute the store's value may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lack {
+    Nothing,
+    /// Only bits that the minute's news log holds, or will hold after the next beat.
+    Logged,
+    /// Also bits that are in no log.
+    Unlogged,
 }
 
 /// A turn in progress.
@@ -79,7 +89,7 @@ pub(crate) enum Membership {
 
 impl Minute {
     fn new(filter: Bloom, covered: bool) -> Self {
-        Self { filter, covered, dirty: false, published_ones: 0, newcomers: 0, newcomers_unpublished: 0 }
+        Self { filter, covered, lack: Lack::Nothing, published_ones: 0, newcomers: 0, newcomers_unpublished: 0 }
     }
 }
 
@@ -142,18 +152,21 @@ impl Ring {
     /// Records a fingerprint in the current minute.
     pub(crate) fn record(&mut self, fingerprint: Fingerprint) {
         if self.set(0, fingerprint) {
-            self.unsent.keep(0, Recorded::new(fingerprint, false));
+            self.keep_for_log(0, Recorded::new(fingerprint, false));
         }
+    }
+
+    /// Keeps for the next beat what was recorded in the minute of this age. The store's value lacks it.
+    fn keep_for_log(&mut self, age: usize, recorded: Recorded) {
+        let lack = if self.unsent.keep(age, recorded) { Lack::Logged } else { Lack::Unlogged };
+        let minute = &mut self.minutes[age];
+        minute.lack = minute.lack.max(lack);
     }
 
     /// Sets the bits of a fingerprint in the minute of this age. Returns whether the minute lacked some of them.
     fn set(&mut self, age: usize, fingerprint: Fingerprint) -> bool {
         let probe = Probe::new(fingerprint, self.shape);
-        let minute = &mut self.minutes[age];
-        let gained = minute.filter.set(probe) > 0;
-        if gained {
-            minute.dirty = true;
-        }
+        let gained = self.minutes[age].filter.set(probe) > 0;
         failpoints::at("record");
         if age == 0 {
             self.current_filter.set(probe);
@@ -168,7 +181,7 @@ impl Ring {
     /// Records a newcomer, who is counted as unpublished until the minute's value is published.
     pub(crate) fn record_newcomer(&mut self, fingerprint: Fingerprint) {
         self.set(0, fingerprint);
-        self.unsent.keep(0, Recorded::new(fingerprint, true));
+        self.keep_for_log(0, Recorded::new(fingerprint, true));
         self.minutes[0].newcomers += 1;
         self.minutes[0].newcomers_unpublished += 1;
     }
@@ -236,7 +249,7 @@ impl Ring {
         self.turning = None;
         for minute in &mut self.minutes {
             minute.filter.recount();
-            minute.dirty = true;
+            minute.lack = Lack::Unlogged;
             self.union.union_words(0, minute.filter.words());
         }
         self.union.recount();
@@ -266,7 +279,7 @@ impl Ring {
         now.newcomers += before.newcomers;
         now.newcomers_unpublished += before.newcomers_unpublished;
         now.covered &= before.covered;
-        now.dirty = true;
+        now.lack = Lack::Unlogged;
         self.current_filter.union_words(0, before.filter.words());
         before.filter.clear();
         self.minutes.push_back(Minute::new(before.filter, false));
@@ -310,7 +323,12 @@ impl Ring {
     /// The minute becomes dirty, although the other server publishes the fingerprint, too. If that server stopped
     /// before publishing it, the store would lack a fingerprint that all other servers know.
     pub(crate) fn record_foreign(&mut self, slot: Slot, fingerprint: Fingerprint) -> bool {
-        self.age(slot).is_some_and(|age| self.set(age, fingerprint))
+        let Some(age) = self.age(slot) else { return false };
+        let gained = self.set(age, fingerprint);
+        if gained {
+            self.minutes[age].lack = self.minutes[age].lack.max(Lack::Logged);
+        }
+        gained
     }
 
     /// Returns the filter of minute `slot`, if it is in the ring.
@@ -320,15 +338,33 @@ impl Ring {
 
     // --- what the store lacks ---
 
-    /// Returns whether minute `slot` has bits that are not known to be in the store.
-    pub(crate) fn is_dirty(&self, slot: Slot) -> bool {
-        self.age(slot).is_some_and(|age| self.minutes[age].dirty)
+    /// Returns which bits of minute `slot` are not known to be in the store's value.
+    pub(crate) fn lack(&self, slot: Slot) -> Lack {
+        self.age(slot).map_or(Lack::Nothing, |age| self.minutes[age].lack)
     }
 
-    /// Marks whether minute `slot` has bits that are not known to be in the store.
-    pub(crate) fn set_dirty(&mut self, slot: Slot, dirty: bool) {
+    /// Returns whether minute `slot` has bits that are not known to be in the store's value.
+    pub(crate) fn is_dirty(&self, slot: Slot) -> bool {
+        self.lack(slot) > Lack::Nothing
+    }
+
+    /// Records that the store's value of minute `slot` may lack such bits, too.
+    pub(crate) fn add_lack(&mut self, slot: Slot, lack: Lack) {
         if let Some(age) = self.age(slot) {
-            self.minutes[age].dirty = dirty;
+            self.minutes[age].lack = self.minutes[age].lack.max(lack);
+        }
+    }
+
+    /// Records that the store's value has, or will have, all bits of minute `slot`. Returns what it lacked.
+    pub(crate) fn clean(&mut self, slot: Slot) -> Lack {
+        let lack = self.age(slot).map(|age| std::mem::replace(&mut self.minutes[age].lack, Lack::Nothing));
+        lack.unwrap_or(Lack::Nothing)
+    }
+
+    /// Records that the log of minute `slot` is lost: the store lacks what only the log held.
+    pub(crate) fn lose_log(&mut self, slot: Slot) {
+        if self.lack(slot) == Lack::Logged {
+            self.add_lack(slot, Lack::Unlogged);
         }
     }
 
@@ -337,9 +373,13 @@ impl Ring {
         self.age(slot).map_or(0, |age| self.minutes[age].newcomers_unpublished)
     }
 
-    /// Returns how many newcomers that this server recorded in any minute are in no published value.
+    /// Returns how many newcomers that this server recorded in any minute are in no published value and in no log.
     pub(crate) fn newcomers_unpublished(&self) -> u64 {
-        self.minutes.iter().map(|minute| minute.newcomers_unpublished).sum()
+        let unpublished = |(age, minute): (usize, &Minute)| match minute.lack {
+            Lack::Logged => minute.newcomers_unpublished.min(self.unsent.newcomers_of(age)),
+            Lack::Nothing | Lack::Unlogged => minute.newcomers_unpublished,
+        };
+        self.minutes.iter().enumerate().map(unpublished).sum()
     }
 
     /// Records that the store now holds `count` newcomers of minute `slot`.
@@ -392,7 +432,7 @@ impl Ring {
     /// Takes back what may not have reached the log of minute `slot`.
     pub(crate) fn return_unsent(&mut self, slot: Slot, recorded: &[Recorded]) {
         match self.age(slot) {
-            Some(age) => recorded.iter().for_each(|&recorded| self.unsent.keep(age, recorded)),
+            Some(age) => recorded.iter().for_each(|&recorded| self.keep_for_log(age, recorded)),
             None => self.unsent.leave_out(newcomers(recorded)),
         }
     }

@@ -23,6 +23,7 @@ mod backoff;
 mod beside;
 mod coverage;
 mod demand;
+mod lazy;
 #[cfg(test)]
 mod lock;
 mod losses;
@@ -39,7 +40,8 @@ mod servers;
 
 use crate::failpoints;
 use crate::headcount::{CORRUPT_OVERRIDE, Core, Headcount, Minute, RoundFigures, StoreMemory, TakenMinute};
-use crate::ring::codec::{Codec, DecodeError};
+use crate::ring::Lack;
+use crate::ring::codec::{Codec, Covers, DecodeError};
 use crate::room::{FleetLink, FleetView, Override};
 use crate::store_error::StoreError;
 use crate::time::{Observed, Slot, Timestamp};
@@ -241,8 +243,10 @@ pub struct Round {
     outgoing: Publish,
     news: News,
     seats: Seats,
-    /// Whether this round publishes everything that the store lacks.
+    /// Whether this round publishes everything that the store and the news logs lack.
     publishes_all: bool,
+    /// Whether no minute is written lazily, because this server stops.
+    writes_everything: bool,
     conflict: bool,
     /// The last logged error that made the store count as away.
     last_logged: Option<StoreError>,
@@ -254,8 +258,9 @@ pub struct Round {
 #[derive(Debug, Clone)]
 struct Known {
     entry: Entry,
-    /// Whether the value's writer covered the minute.
-    covered: bool,
+    covers: Covers,
+    /// When this server read or wrote it.
+    since: Duration,
     /// Whether its bytes are a filter of this generation.
     is_valid: bool,
 }
@@ -277,6 +282,8 @@ struct InFlight {
     known: Known,
     ones: u64,
     newcomers: u64,
+    /// What the store's value lacked before.
+    lack: Lack,
 }
 
 /// Everything a loop needs to exchange data with a store, except the store itself. Returned by
@@ -310,7 +317,6 @@ impl Headcount {
 
     pub(crate) fn exchange_with(&self, store: &'static str, namespace: &str, protocol: Protocol) -> Exchange {
         let settings = self.settings();
-        let window = settings.slot_length * settings.slots as u32;
         let mut rng = self.core().rng("rounds");
         let round = Round::new(self, namespace, protocol, rng.u64(..));
         let identity = Identity {
@@ -319,7 +325,7 @@ impl Headcount {
             generation: settings.generation,
             filter_bytes: settings.shape.bytes(),
             alive_for: settings.alive_for(),
-            keep_for: (window + 2 * settings.slot_length).max(Duration::from_secs(60)),
+            keep_for: settings.keep_for(),
         };
         self.join_fleet(store);
         let now = self.clock().monotonic();
@@ -368,6 +374,7 @@ impl Round {
             news,
             seats: Seats::default(),
             publishes_all: false,
+            writes_everything: false,
             conflict: false,
             last_logged: None,
             last_write_error: None,
@@ -746,9 +753,9 @@ impl Round {
     fn merge(&mut self, slot: Slot, entry: Entry, decoded: &crate::ring::codec::Decoded) {
         let Some(memory) = self.core.merge(slot, &decoded.filter) else { return };
         self.note_memory(memory);
-        self.coverage.read(&self.core, slot, decoded.covered);
+        self.coverage.read(&self.core, slot, self.is_covered_by(slot, decoded.covers));
         self.shown.remove(&slot);
-        self.known.insert(slot, Known { entry, covered: decoded.covered, is_valid: true });
+        self.known.insert(slot, Known { entry, covers: decoded.covers, since: self.looked, is_valid: true });
     }
 
     /// Rejects a value that is not a valid filter: it is counted, never merged, and replaced by what this server holds.
@@ -760,7 +767,7 @@ impl Round {
         let memory = self.core.note_unusable(slot);
         self.note_memory(memory);
         self.shown.remove(&slot);
-        self.known.insert(slot, Known { entry, covered: false, is_valid: false });
+        self.known.insert(slot, Known { entry, covers: Covers::Nothing, since: self.looked, is_valid: false });
     }
 
     // --- everything is read ---
@@ -782,8 +789,13 @@ impl Round {
             self.core.misread();
             return self.publish(now);
         }
-        let known = &self.known;
-        self.coverage.settle(&self.core, |slot| known.get(&slot).is_some_and(|known| known.covered));
+        let covered_there: BTreeSet<_> = self
+            .known
+            .iter()
+            .filter(|(slot, known)| self.is_covered_by(**slot, known.covers))
+            .map(|(&slot, _)| slot)
+            .collect();
+        self.coverage.settle(&self.core, |slot| covered_there.contains(&slot));
         {
             let mut figures = self.figures.lock();
             let since_last = figures.last_success.map(|last| self.looked.saturating_sub(last));
@@ -844,8 +856,8 @@ impl Round {
         if outgoing.since.is_some_and(|since| since.claimed) {
             outgoing.known_beside = self.others.known();
         }
-        for slot in self.choose_dirty() {
-            if let Some((minute, on_its_way)) = self.pack(slot) {
+        for slot in self.choose_dirty(now) {
+            if let Some((minute, on_its_way)) = self.pack(slot, now) {
                 outgoing.minutes.push(minute);
                 in_flight.push(on_its_way);
             }
@@ -859,20 +871,11 @@ impl Round {
 
     /// Chooses the minutes to publish: the current one first, and others at random, so that no minute waits forever
     /// behind a contended one.
-    fn choose_dirty(&mut self) -> Vec<Slot> {
+    fn choose_dirty(&mut self, now: Duration) -> Vec<Slot> {
         let current = self.core.current();
-        let lacks_coverage = |minute: &Minute| {
-            let covered_there = self.known.get(&minute.slot).is_some_and(|known| known.covered);
-            minute.is_covered && !covered_there && !self.coverage.is_before_since(minute.slot)
-        };
-        let mut dirty: Vec<_> = self
-            .core
-            .minutes()
-            .into_iter()
-            .filter(|minute| !self.protocol.newest_only || minute.slot == current)
-            .filter(|minute| minute.is_dirty || lacks_coverage(minute))
-            .map(|minute| minute.slot)
-            .collect();
+        let newest_only = self.protocol.newest_only;
+        let minutes = self.core.minutes().into_iter().filter(|minute| !newest_only || minute.slot == current);
+        let mut dirty: Vec<_> = minutes.filter(|minute| self.writes(minute, now)).map(|minute| minute.slot).collect();
         let others = usize::from(dirty.first() == Some(&current));
         self.rng.shuffle(&mut dirty[others..]);
         let most = if dirty.len() > PUBLISH { PUBLISH_WHILE_MANY } else { PUBLISH };
@@ -881,14 +884,16 @@ impl Round {
         dirty
     }
 
-    fn pack(&mut self, slot: Slot) -> Option<(Outgoing, InFlight)> {
-        let TakenMinute { filter, is_covered: covered, newcomers } = self.core.take_outgoing(slot)?;
+    fn pack(&mut self, slot: Slot, now: Duration) -> Option<(Outgoing, InFlight)> {
+        let TakenMinute { filter, is_covered, newcomers, lack } = self.core.take_outgoing(slot)?;
+        let covers = self.covers(&Minute { slot, lack, is_covered }, now);
         let after = self.known.get(&slot).map(|known| known.entry.version.clone());
         let version = self.next_version(after.as_ref());
-        let value = self.codec.encode(slot, &version.0, covered, &filter);
-        let known = Known { entry: Entry { version: version.clone(), bytes: value.len() }, covered, is_valid: true };
+        let value = self.codec.encode(slot, &version.0, covers, &filter);
+        let entry = Entry { version: version.clone(), bytes: value.len() };
+        let known = Known { entry, covers, since: self.looked, is_valid: true };
         let ones = filter.ones();
-        Some((Outgoing { slot, after, version, value }, InFlight { slot, known, ones, newcomers }))
+        Some((Outgoing { slot, after, version, value }, InFlight { slot, known, ones, newcomers, lack }))
     }
 
     fn next_version(&self, after: Option<&Version>) -> Version {
@@ -915,7 +920,7 @@ impl Round {
                 self.known.insert(value.slot, value.known);
             } else {
                 self.conflict = true;
-                self.core.note_unwritten([value.slot]);
+                self.core.note_unwritten([(value.slot, value.lack)]);
             }
         }
         if self.conflict && self.protocol.retry_on_conflict {
@@ -960,7 +965,7 @@ impl Round {
         match phase {
             // It is unknown whether the values were written; the next look shows it.
             Phase::Publishing(in_flight) => {
-                self.core.note_unwritten(in_flight.iter().map(|value| value.slot));
+                self.core.note_unwritten(in_flight.iter().map(|value| (value.slot, value.lack)));
                 self.log_unwritten(error);
             }
             Phase::LookingBeside { .. } | Phase::FetchingBeside { .. } => {

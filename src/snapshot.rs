@@ -258,6 +258,7 @@ mod tests {
     use super::*;
     use crate::bloom::{Bloom, Shape};
     use crate::fingerprint::Fingerprint;
+    use crate::ring::codec::Covers;
     use std::fs;
 
     const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
@@ -294,7 +295,8 @@ mod tests {
         let codec = saved(&file);
         let loaded = load(&file, &codec).unwrap().unwrap();
         assert_eq!(loaded.at, NOW);
-        let minutes: Vec<_> = loaded.minutes.iter().map(|(slot, minute)| (slot.0, minute.covered)).collect();
+        let minutes: Vec<_> =
+            loaded.minutes.iter().map(|(slot, minute)| (slot.0, minute.covers == Covers::Minute)).collect();
         assert_eq!(minutes, [(9, false), (10, true)]);
         assert!(loaded.minutes[0].1.filter.contains(Fingerprint(5)));
     }

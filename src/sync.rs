@@ -403,6 +403,7 @@ impl<S: FilterStore> Rounds<S> {
     /// round. It pauses in between: when a whole fleet stops, attempts without a pause would make most writes lose.
     async fn hand_over(&mut self) {
         let _ = timeout(WORKER, self.headcount.lifecycle().worker_ended()).await;
+        self.kept().write_everything();
         let mut attempt = 0;
         while matches!(self.round().await, Outcome::Success | Outcome::Conflict) && self.headcount.core().is_dirty() {
             sleep(self.pace.pause(attempt)).await;

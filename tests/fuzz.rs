@@ -658,6 +658,7 @@ impl FilterStore for Mad {
                     granted: script.u64(),
                     pool: script.u64(),
                     demand: script.u64(),
+                    readers: script.u64(),
                     servers: script.u64(),
                 }),
                 logs: logs

@@ -45,12 +45,13 @@ fn unread(slot: Slot) -> LogRequest {
     LogRequest {
         slot,
         name: 0,
-        id: [9; 16],
+        id: [0; 16],
+        new_id: [9; 16],
         read_to: 16,
         last_read: [0; 8],
         entry: Vec::new(),
         newcomers: 0,
-        keep_for: 180 * SECOND,
+        keep_for: Some(180 * SECOND),
     }
 }
 
@@ -119,14 +120,13 @@ async fn news_in_redis() {
     // The logs of Redis live by its own clock.
     let clock = Arc::new(ManualClock::starting_at(SystemClock::new().wall()));
     a_beat_brings_news(|| RedisStore::open(&redis.url(), "news").unwrap(), clock).await;
-    // A log is read for two minutes, so it does not stay for the window.
     let logs: Vec<String> = redis.ask(&["KEYS", "*:news:*"]);
     assert!(!logs.is_empty());
     for log in logs {
         // Nobody without the fleet's key can create the logs of minutes to come.
         assert_eq!(log.rsplit(':').next().map(str::len), Some(16), "{log}");
         let left: i64 = redis.ask(&["PTTL", &log]);
-        assert!((120_000..=180_000).contains(&left), "{log}: {left} ms");
+        assert!((1_860_000..=1_920_000).contains(&left), "a window, {log}: {left} ms");
     }
 }
 
@@ -146,7 +146,68 @@ async fn a_log_that_was_created_for_ever_expires() {
         one.admits(&format!("somebody after {forever:?}"));
         one.beat().await;
         let left: Vec<i64> = logs.iter().map(|log| redis.ask(&["PTTL", log])).collect();
-        assert!(left.iter().any(|left| (1..=180_000).contains(left)), "{forever:?}: {left:?}");
+        assert!(left.iter().any(|left| (1..=1_920_000).contains(left)), "{forever:?}: {left:?}");
+    }
+}
+
+/// Plays rounds and beats for a while.
+async fn goes_on<S: FilterStore>(nodes: &mut [Node<S>], seconds: u32) {
+    for _ in 0..seconds {
+        for node in &mut *nodes {
+            node.round().await;
+            node.beat().await;
+        }
+        nodes[0].clock.advance(SECOND);
+    }
+}
+
+#[tokio::test]
+async fn the_log_of_a_minute_goes_once_the_last_value_of_the_minute_is_written() {
+    let clock = clock();
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let mut nodes = two(|| store.clone(), &clock, X).await;
+    nodes[0].admits("alice");
+    let (generation, slot) = (nodes[0].exchange.identity.generation, nodes[0].slot());
+    let has_log = || !store.log(generation, slot).is_empty();
+    goes_on(&mut nodes, 59).await;
+    assert!(has_log());
+    goes_on(&mut nodes, 120).await;
+    assert!(has_log(), "it is read until its minute is two minutes old");
+    goes_on(&mut nodes, 120).await;
+    assert!(!has_log(), "it would have stayed for a window");
+    assert!(nodes[1].knows("alice"));
+}
+
+/// All servers are killed before a value holds the newest users. The log does, and stays.
+#[tokio::test]
+async fn a_server_that_starts_after_all_were_killed_reads_their_logs() {
+    let clock = clock();
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let start = || Node::start(store.clone(), &clock, |builder| builder.sync_every(SECOND));
+    let mut nodes: Vec<_> = (0..20).map(|_| start()).collect();
+    // Some minutes, so that the servers cover one from its beginning to its end.
+    goes_on(&mut nodes, 130).await;
+    let mut late = 0;
+    for attempt in 0..20 {
+        let (user, place) = (format!("user {attempt}"), attempt % nodes.len());
+        nodes[place].admits(&user);
+        nodes[place].beat().await;
+        nodes[place].round().await;
+        late += u64::from(nodes[place].exchange.round.is_dirty());
+        clock.advance(Duration::from_millis(50));
+    }
+    assert!(late > 5, "{late} of 20 users were in no value a round after they came");
+    drop(nodes);
+    let left_behind = store.backup();
+    for minutes in [1, 3, 20] {
+        store.restore(&left_behind);
+        clock.advance(minutes * MINUTE);
+        let mut next = start();
+        goes_on(std::slice::from_mut(&mut next), 6).await;
+        assert_eq!(next.headcount.status().ring.coverage, 31, "after {minutes} more minutes");
+        for attempt in 0..20 {
+            assert!(next.knows(&format!("user {attempt}")), "user {attempt}, {minutes} more minutes later");
+        }
     }
 }
 
@@ -168,11 +229,12 @@ async fn redis_and_memory_have_the_same_logs() {
                 slot,
                 name: 0,
                 id: *rng.choice(&ids).unwrap(),
+                new_id: rng.u128(..).to_le_bytes(),
                 read_to: if rng.u8(..) < 20 { rng.u64(..100_000) } else { *rng.choice(&lengths).unwrap() },
                 last_read: [rng.u8(..3); 8],
                 entry: vec![rng.u8(..3); length],
                 newcomers: 0,
-                keep_for: 180 * SECOND,
+                keep_for: Some(180 * SECOND),
             }
         };
         let logs: Vec<_> = [Slot(30_000_000), Slot(30_000_001)].map(&mut log).into();

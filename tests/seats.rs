@@ -66,6 +66,7 @@ impl History {
             unused: rng.u64(..=self.unused[server]),
             unpublished: rng.u64(..3),
             shares: rng.u8(..) < 40,
+            reads_logs: rng.u8(..) < 200,
             room: (rng.u8(..) < 230).then(|| rng.i64(-20..120)),
             demand: rng.u64(..4) * 1000,
             rounding: rng.f64(),
@@ -93,19 +94,22 @@ fn asks_redis(
     call.arg(server).arg(ALIVE_FOR.as_millis() as u64);
     call.arg(format!("{:016x}", ask.epoch)).arg(format!("{:016x}", ask.new_epoch));
     call.arg(ask.number).arg(ask.answered).arg(ask.read).arg(ask.valued).arg(ask.unused).arg(ask.unpublished);
-    call.arg(u8::from(ask.shares)).arg(ask.room.map_or_else(String::new, |room| room.to_string()));
+    call.arg(u8::from(ask.shares))
+        .arg(u8::from(ask.reads_logs))
+        .arg(ask.room.map_or_else(String::new, |room| room.to_string()));
     call.arg(ask.demand).arg(ask.rounding.to_string()).arg(1 << 18).arg(1 << 20);
     if let Some(log) = log {
         call.key(&keys[1]);
         call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
+        call.arg(&log.new_id);
     }
     call.arg(now.as_millis());
     let answer: Vec<redis::Value> = call.invoke(connection).unwrap();
-    type Fields = (String, bool, u64, u64, u64, u64, u64, u64);
-    let (epoch, is_quiet, logged, valued, granted, pool, demand, servers): Fields =
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64);
+    let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers): Fields =
         redis::from_redis_value(answer.into_iter().next().unwrap()).unwrap();
     let epoch = u64::from_str_radix(&epoch, 16).unwrap();
-    SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers }
+    SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers }
 }
 
 #[test]
@@ -129,11 +133,12 @@ fn redis_and_memory_grant_the_same_seats_in_ten_thousand_histories() {
                 slot: Slot(30_000_000),
                 name: 0,
                 id: [7; 16],
+                new_id: [7; 16],
                 read_to: 16,
                 last_read: [0; 8],
                 entry: if newcomers > 0 { b"news".to_vec() } else { Vec::new() },
                 newcomers,
-                keep_for: Duration::from_secs(180),
+                keep_for: Some(Duration::from_secs(180)),
             };
             let request = Request::ExchangeNews { logs: vec![log.clone()], seats: ask };
             let Reply::News { seats: Some(of_memory), .. } = memory.answer(&identity(SERVERS[server]), request) else {

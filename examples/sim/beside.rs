@@ -114,6 +114,7 @@ fn plan(real: &Measured) -> Plan {
         slot: Duration::from_secs(real.slot_seconds),
         sync_every,
         news_every: Duration::ZERO,
+        half_without_news: false,
         max_active_users: real.max_active_users,
         capacity: real.capacity,
         false_positive_rate: 1e-3,

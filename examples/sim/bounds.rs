@@ -63,7 +63,8 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
         // Old values reappear under the numbers of future minutes.
         Kind::StoreClock { forward: false, .. } => None,
         Kind::StoreClock { .. } => Some(CLOCK_STEP),
-        Kind::Corrupt { .. } => Some(CORRUPTION),
+        Kind::Corrupt { .. } | Kind::Logs { .. } => Some(CORRUPTION),
+        Kind::Deaf { .. } => Some(CALM),
         Kind::Crash { .. } | Kind::Leave { .. } | Kind::Join => Some(JOINING),
         Kind::Rolling { .. } => Some(DEPLOY),
     }

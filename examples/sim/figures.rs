@@ -33,6 +33,8 @@ pub struct Figures {
     pub written: u64,
     /// The bytes of values on their way to and from the store, also of those that lost the race.
     pub values_bytes: u64,
+    /// The bytes of the entries of news logs that servers sent and received.
+    pub news_bytes: u64,
     /// The bytes of the values that were written.
     pub bytes_sent: u64,
     /// The bytes of the values that were read.

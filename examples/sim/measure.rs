@@ -108,7 +108,7 @@ impl Row {
     }
 
     fn bytes_per_server_second(&self) -> f64 {
-        self.figures.values_bytes as f64 / self.servers as f64 / self.lasted.as_secs_f64()
+        (self.figures.values_bytes + self.figures.news_bytes) as f64 / self.servers as f64 / self.lasted.as_secs_f64()
     }
 
     fn per_thousand_sessions(&self, count: u64) -> f64 {
@@ -202,6 +202,7 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
         slot: 10 * SECOND,
         sync_every: SECOND,
         news_every: SECOND / 10,
+        half_without_news: false,
         max_active_users: X,
         capacity: 4096,
         false_positive_rate: 1e-3,

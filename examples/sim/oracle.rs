@@ -5,7 +5,7 @@
 //! | 1 | A server that holds a token, because it admitted the token or merged a value that has the token, answers *seen*. A server whose last successful round began after the token was published does not reject the token, for as long as the minute in which it was published is in the window by the store's clock. A write never takes a token out of a value. |
 //! | 2 | A token that no minute of the server has is seen no more often than the false positives of its filters, and of other generations' filters beside them, allow. |
 //! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of twice as many minutes at most, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
-//! | 6 | A server that does not cover its window rejects an unseen token only when its budget is used up (unless `closed`). A server claims to cover its window only if all of this is true: it has read something; the store has told it about the time before its start, or it has lived for a window; it knows of no news that it could not read; and it has read something since it last slept. After a successful round it holds every token that the values of its covered minutes held when the round began. |
+//! | 6 | A server that does not cover its window rejects an unseen token only when its budget is used up (unless `closed`). A server claims to cover its window only if all of this is true: it has read something; the store has told it about the time before its start, or it has lived for a window; it knows of no news that it could not read; and it has read something since it last slept. After a successful round it holds every token that the values of its covered minutes held when the round began, and, in calm, that their news logs held three seconds before. |
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store has all their bits. During the play, a token that was admitted more than twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
 //! | 10 | Whenever a newcomer is admitted, at most as many users are in as `bounds` allows for the present and recent faults, apart from the error of the estimate, and two seats for each server, which rounds its share up. In addition there may be the users that servers without knowledge admitted from their budgets in the last twenty rounds, and the users that could not be counted. These are users that a server had admitted and not yet published when it was paused (at most a share), and users that an older copy of the store brought back. |
@@ -28,6 +28,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
+
+/// How long it takes at most in calm until a user in a news log is known to all servers.
+const LOGGED_IS_KNOWN: Duration = Duration::from_secs(3);
+/// For how long there must be no fault before this is checked.
+const CALM_FOR_LOGS: Duration = Duration::from_secs(10);
 
 pub const INVARIANTS: [(u8, &str); 7] = [
     (1, "an active user is still admitted"),
@@ -254,8 +259,17 @@ impl Oracle {
     }
 
     /// Checks a successful round: the server knows every user whom the values of its covered minutes held when the
-    /// round began.
-    pub fn covered_is_known(&mut self, place: usize, server: &Server, store: &Store) {
+    /// round began. If there was no fault for `calm`, it also knows whom their news logs held a while ago, except for
+    /// users whom no server knows any more.
+    pub fn covered_is_known(
+        &mut self,
+        place: usize,
+        servers: &[Option<Server>],
+        store: &Store,
+        calm: Duration,
+        now: Duration,
+    ) {
+        let Some(server) = &servers[place] else { return };
         for slot in covered(&server.headcount).into_iter().filter(|&slot| slot <= server.has_read_up_to) {
             self.checks.count(6);
             if let Some((token, since)) = store.lacked(server, slot, server.round_began) {
@@ -263,6 +277,17 @@ impl Oracle {
                     "server {place} covers minute {slot} and lacks player {token}, published at {since:.3?}, after a \
                      round that began at {:.3?}",
                     server.round_began
+                );
+                self.broken(6, what);
+            }
+            let before = now.saturating_sub(LOGGED_IS_KNOWN);
+            let reads_logs = server.exchange.round.beat_every().is_some();
+            let is_checked = reads_logs && calm > CALM_FOR_LOGS;
+            let logged = is_checked.then(|| store.lacked_of_log(server, servers, slot, before)).flatten();
+            if let Some((token, since)) = logged {
+                let what = format!(
+                    "server {place} covers minute {slot} and lacks player {token}, whom its news log has since \
+                     {since:.3?}, at {now:.3?}"
                 );
                 self.broken(6, what);
             }

@@ -53,6 +53,8 @@ pub struct Fleet {
     pub sync_every: Duration,
     /// The time between two exchanges of news; zero for none.
     pub news_every: Duration,
+    /// Whether every other server exchanges no news.
+    pub half_without_news: bool,
     pub max_active_users: u64,
     pub capacity: u64,
     pub false_positive_rate: f64,
@@ -136,6 +138,10 @@ pub enum Kind {
     StoreClock { forward: bool, by: Duration },
     /// The value of the minute that is `age` minutes before the current one is damaged.
     Corrupt { age: u64, how: Damage },
+    /// The store refuses this server's beats, and answers its rounds.
+    Deaf { server: usize },
+    /// The news logs are damaged.
+    Logs { how: LogDamage },
     /// One server after another is restarted with another X or another filter size.
     Rolling { max_active_users: u64, capacity: u64 },
 }
@@ -154,8 +160,22 @@ pub enum Damage {
     Unseen,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogDamage {
+    Lost,
+    /// The end of the log is lost, between two entries or within one.
+    Cut,
+    /// All entries come once more.
+    Repeated,
+    Noise,
+    /// A megabyte follows that no server has written.
+    Huge,
+    /// The log becomes that of the minute before.
+    Replayed,
+}
+
 impl Kind {
-    pub const NAMES: [&'static str; 14] = [
+    pub const NAMES: [&'static str; 16] = [
         "crash",
         "pause",
         "leave",
@@ -170,6 +190,8 @@ impl Kind {
         "store clock",
         "corrupt",
         "rolling",
+        "deaf",
+        "logs",
     ];
 
     /// Whether the fleet needs long to agree after the fault, because the store refused writes, its data or its clock
@@ -182,13 +204,17 @@ impl Kind {
                 | Self::LostReplies { .. }
                 | Self::Partition { .. }
                 | Self::StoreAway { .. }
+                | Self::Deaf { .. }
+                | Self::Logs { .. }
         )
     }
 
     /// The place of the one server that it concerns.
     pub fn place(&self) -> Option<usize> {
         match *self {
-            Self::Crash { server } | Self::Pause { server } | Self::Leave { server } => Some(server),
+            Self::Crash { server } | Self::Pause { server } | Self::Leave { server } | Self::Deaf { server } => {
+                Some(server)
+            }
             _ => None,
         }
     }
@@ -210,6 +236,8 @@ impl Kind {
             Self::StoreClock { .. } => 11,
             Self::Corrupt { .. } => 12,
             Self::Rolling { .. } => 13,
+            Self::Deaf { .. } => 14,
+            Self::Logs { .. } => 15,
         }
     }
 }
@@ -221,6 +249,7 @@ impl Plan {
         let mut fleet = draw_fleet(&mut rng);
         // Half of all fleets exchange news between the rounds.
         fleet.news_every = if seed % 2 == 1 { fleet.sync_every / 10 } else { Duration::ZERO };
+        fleet.half_without_news = rng.u8(..8) == 0;
         let window = fleet.slot * fleet.slots;
         // A large fleet is tested for its size, and its run may be short.
         let play = if fleet.servers > 24 { 20 * SECOND } else { window.mul_f64(1.2 + 1.3 * rng.f64()) + 10 * SECOND };
@@ -265,6 +294,7 @@ fn draw_fleet(rng: &mut Rng) -> Fleet {
         slot,
         sync_every: SECOND,
         news_every: Duration::ZERO,
+        half_without_news: false,
         max_active_users,
         capacity,
         false_positive_rate: if rng.u8(..4) == 0 { 1e-2 } else { 1e-3 },
@@ -372,6 +402,11 @@ fn draw_fault(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Fault {
             use Damage::{Cut, Empty, Extended, Flipped, Huge, Noise, Replayed, Unseen};
             let how = [Flipped, Cut, Extended, Noise, Huge, Replayed, Empty, Unseen][rng.usize(..8)];
             Kind::Corrupt { age: if rng.bool() { 0 } else { rng.u64(0..=u64::from(fleet.slots)) }, how }
+        }
+        13 => Kind::Deaf { server },
+        14 => {
+            use LogDamage::{Cut, Huge, Lost, Noise, Repeated, Replayed};
+            Kind::Logs { how: [Lost, Cut, Repeated, Noise, Huge, Replayed][rng.usize(..6)] }
         }
         _ => {
             let other_shape = rng.bool();

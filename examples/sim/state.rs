@@ -90,6 +90,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/round/demand.rs",
     "src/round/losses.rs",
     "src/round/messages.rs",
+    "src/round/lazy.rs",
     "src/round/news.rs",
     "src/round/others.rs",
     "src/round/overrides.rs",

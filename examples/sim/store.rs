@@ -1,12 +1,12 @@
 //! The store of a world: the library's own, and beside it exactly which tokens each of its values has, and since when.
 
 use crate::clocks::StoreClock;
-use crate::plan::Damage;
+use crate::plan::{Damage, LogDamage};
 use crate::server::Server;
 use crate::tokens::Tokens;
 use headcount::fingerprint::Fingerprint;
-use headcount::internals::{Values, news};
-use headcount::round::{Identity, Looked, Outgoing, Publish, Published, Reply, Request, Stored, Version};
+use headcount::internals::{Values, minutes, news};
+use headcount::round::{Identity, LOG_ID_BYTES, Looked, Outgoing, Publish, Published, Reply, Request, Stored, Version};
 use headcount::time::{Clock, Slot, Timestamp};
 use headcount::{MemoryStore, StoreError};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +16,8 @@ pub struct Store {
     memory: MemoryStore,
     pub clock: StoreClock,
     values: BTreeMap<(u64, Slot), Value>,
+    /// The tokens in the news logs, and the identity of each log.
+    logs: BTreeMap<(u64, Slot), (LogId, Value)>,
     /// The identity of one server of each generation, with which the simulator itself reads values.
     identities: BTreeMap<u64, Identity>,
     /// How far the clock has been ahead of the true time at most.
@@ -43,10 +45,13 @@ struct Value {
 /// A minute, and a token that a value of this minute had and the value that replaced it lacks.
 type Lost = (Slot, usize);
 
+type LogId = Option<[u8; LOG_ID_BYTES]>;
+
 /// The state of the store at some time.
 pub struct Backup {
     memory: MemoryStore,
     values: BTreeMap<(u64, Slot), Value>,
+    logs: BTreeMap<(u64, Slot), (LogId, Value)>,
 }
 
 impl Value {
@@ -71,6 +76,7 @@ impl Store {
             furthest_micros: 0,
             stepped_micros: 0,
             values: BTreeMap::new(),
+            logs: BTreeMap::new(),
             identities: BTreeMap::new(),
             damages: 0,
             damaged: BTreeSet::new(),
@@ -121,7 +127,7 @@ impl Store {
             _ => identity.generation,
         };
         let asked: Vec<_> = match &request {
-            Request::ExchangeNews { logs, .. } => logs.iter().map(|log| log.slot).collect(),
+            Request::ExchangeNews { logs, .. } => logs.iter().map(|log| (log.slot, log.entry.clone())).collect(),
             _ => Vec::new(),
         };
         let reply = self.memory.answer(identity, request);
@@ -134,12 +140,15 @@ impl Store {
                 }
             }
             Reply::News { logs: parts, .. } => {
-                let values = &self.readers[&identity.generation].0;
-                for (slot, part) in asked.into_iter().zip(parts) {
-                    let mut brought = Tokens::default();
-                    let known = news(values, slot, &part.bytes).into_iter().filter_map(|it| self.tokens.get(&it));
-                    known.for_each(|&token| brought.insert(token));
-                    brings.push((slot, brought));
+                for ((slot, entry), part) in asked.into_iter().zip(parts) {
+                    brings.push((slot, self.tokens_of(identity, slot, &part.bytes)));
+                    if part.appended_at.is_some() {
+                        let mut tokens = self.tokens_of(identity, slot, &entry);
+                        let key = (identity.generation, slot);
+                        let before = self.logs.remove(&key).filter(|(id, _)| *id == part.id).map(|(_, value)| value);
+                        before.iter().for_each(|before| tokens.unite(&before.tokens));
+                        self.logs.insert(key, (part.id, Value::holding(tokens, before.as_ref(), now)));
+                    }
                 }
             }
             Reply::Published(Published { written, .. }) => {
@@ -173,6 +182,40 @@ impl Store {
         let held = server.minute(slot);
         let published = |token: usize| value.since.get(token).copied().unwrap_or_default();
         value.tokens.without(&held).map(|token| (token, published(token))).find(|&(_, since)| since < before)
+    }
+
+    /// The tokens in the entries of a news log.
+    fn tokens_of(&self, identity: &Identity, slot: Slot, entries: &[u8]) -> Tokens {
+        let values = &self.readers[&identity.generation].0;
+        let mut tokens = Tokens::default();
+        let known = news(values, slot, entries).into_iter().filter_map(|it| self.tokens.get(&it));
+        known.for_each(|&token| tokens.insert(token));
+        tokens
+    }
+
+    /// A token that the server lacks although the news log of a minute has it since before `before` and another server
+    /// knows it; and since when the log has it.
+    pub fn lacked_of_log(
+        &self,
+        server: &Server,
+        servers: &[Option<Server>],
+        slot: Slot,
+        before: Duration,
+    ) -> Option<(usize, Duration)> {
+        let (_, logged) = self.logs.get(&(server.generation(), slot))?;
+        let held = server.minute(slot);
+        let since = |token: usize| logged.since.get(token).copied().unwrap_or_default();
+        let is_known = |token| {
+            let mut others = servers.iter().flatten().filter(|other| other.generation() == server.generation());
+            others.any(|other| other.minute(slot).has(token))
+        };
+        let lacked = logged.tokens.without(&held).map(|token| (token, since(token)));
+        let mut lacked = lacked.filter(|&(token, since)| since < before && is_known(token)).peekable();
+        lacked.peek()?;
+        // Other tokens may have set all its bits.
+        let filter = minutes(&server.headcount).into_iter().find(|(of, _)| *of == slot)?.1;
+        let has_bits = |token| self.tokens.iter().any(|(&it, &of)| of == token && filter.contains(it));
+        lacked.find(|&(token, _)| !has_bits(token))
     }
 
     /// A server begins to use the store.
@@ -211,20 +254,27 @@ impl Store {
         }
     }
 
+    /// The fingerprints in a minute's news log.
+    pub fn logged(&self, identity: &Identity, slot: Slot) -> Vec<Fingerprint> {
+        news(&self.readers[&identity.generation].0, slot, &self.memory.log(identity.generation, slot))
+    }
+
     // --- faults ---
 
     pub fn flush(&mut self) {
         self.memory.flush();
         self.values.clear();
+        self.logs.clear();
     }
 
     pub fn backup(&self) -> Backup {
-        Backup { memory: self.memory.backup(), values: self.values.clone() }
+        Backup { memory: self.memory.backup(), values: self.values.clone(), logs: self.logs.clone() }
     }
 
     /// A token that was there before and still is stays published; one that returns with the copy is published again.
     pub fn fall_back(&mut self, backup: &Backup, now: Duration) {
         self.memory.restore(&backup.memory);
+        self.logs.clone_from(&backup.logs);
         let before = std::mem::take(&mut self.values);
         for (key, value) in &backup.values {
             let (generation, slot) = *key;
@@ -252,6 +302,25 @@ impl Store {
             let fetch = Request::Fetch { slots: vec![*slot] };
             let found = identities.get(generation).map(|identity| memory.answer(identity, fetch));
             matches!(found, Some(Reply::Fetched(stored)) if !stored.is_empty())
+        });
+    }
+
+    /// Damages the news logs of all minutes.
+    pub fn damage_logs(&mut self, how: LogDamage, rng: &mut fastrand::Rng) {
+        // What is left in them is not known.
+        self.logs.clear();
+        let mut before = Vec::new();
+        self.memory.edit_logs(|entries| {
+            let original = entries.clone();
+            match how {
+                LogDamage::Lost => entries.clear(),
+                LogDamage::Cut => entries.truncate(rng.usize(..=entries.len())),
+                LogDamage::Repeated => entries.extend_from_within(..),
+                LogDamage::Noise => entries.iter_mut().for_each(|byte| *byte = rng.u8(..)),
+                LogDamage::Huge => entries.resize(entries.len() + (1 << 20), 7),
+                LogDamage::Replayed => entries.clone_from(&before),
+            }
+            before = original;
         });
     }
 

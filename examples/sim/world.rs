@@ -358,7 +358,10 @@ impl<'a> World<'a> {
         let most = weather.wall_offset.as_micros() as i64;
         let clock = ServerClock::new(&self.truth, drift, self.machines.i64(-most..=most));
         let seed = self.plan.seed.wrapping_mul(1_000_003).wrapping_add(self.lives);
-        let server = Server::start(&self.fleet, &self.plan.crowd, weather, clock, self.lives, seed);
+        let has_news = !self.fleet.half_without_news || place.is_multiple_of(2);
+        let news_every = if has_news { self.fleet.news_every } else { Duration::ZERO };
+        let fleet = Fleet { news_every, ..self.fleet.clone() };
+        let server = Server::start(&fleet, &self.plan.crowd, weather, clock, self.lives, seed);
         let life = server.life;
         self.store.is_used_by(&server);
         note!(self, "server {place} starts");
@@ -500,11 +503,13 @@ impl<'a> World<'a> {
         self.mark(3, place, outcome as u64);
         let Some(server) = &mut self.servers[place] else { return };
         server.in_round = false;
-        let life = server.life;
+        let (life, leaving) = (server.life, server.leaving);
         if self.figures.is_none() && matches!(outcome, Outcome::Success | Outcome::Conflict) {
-            self.oracle.covered_is_known(place, server, &self.store);
+            let calm = self.calm_since().map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
+            self.oracle.covered_is_known(place, &self.servers, &self.store, calm, self.now);
         }
-        if let Some(until) = server.leaving {
+        let Some(server) = &mut self.servers[place] else { return };
+        if let Some(until) = leaving {
             let goes_on = matches!(outcome, Outcome::Success | Outcome::Conflict) && server.exchange.round.is_dirty();
             if goes_on && self.now < until {
                 return self.begin(place);
@@ -527,6 +532,7 @@ impl<'a> World<'a> {
             return;
         }
         server.leaving = Some(now + HAND_OVER);
+        server.exchange.round.write_everything();
         note!(self, "server {place} is told to leave");
         // A paused process cannot hand over its users: it is killed.
         let Some(server) = &mut self.servers[place] else { return };
@@ -564,6 +570,8 @@ impl<'a> World<'a> {
             _ => false,
         });
         let is_away = self.lasting().any(|kind| *kind == Kind::StoreAway { silently: false });
+        let is_deaf = self.lasting().any(|kind| *kind == Kind::Deaf { server: place });
+        let is_refused = is_deaf && matches!(request, Request::ExchangeNews { .. });
         let lost_percent =
             self.lasting().map(|kind| if let Kind::LostReplies { percent } = kind { *percent } else { 0 }).max();
         let is_lost = self.network.u8(..100) < lost_percent.unwrap_or(0);
@@ -617,6 +625,10 @@ impl<'a> World<'a> {
         let no_answer = |error| Event::Answer { place, life, asked, tells_since: false, answer: Box::new(Err(error)) };
         if is_away {
             let error = StoreError::unavailable("the store is away");
+            return self.schedule((departure + out + back).min(deadline), no_answer(error));
+        }
+        if is_refused {
+            let error = StoreError::refused("NOPERM");
             return self.schedule((departure + out + back).min(deadline), no_answer(error));
         }
         if is_cut_off {
@@ -704,9 +716,15 @@ impl<'a> World<'a> {
                     logs.iter_mut().for_each(|log| log.entry.clear());
                     *seats = SeatRequest { new_epoch: seats.new_epoch, ..SeatRequest::default() };
                 }
+                let sent = logs.iter().map(|log| log.entry.len() as u64).sum::<u64>();
                 let (mut reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
-                if let (Reply::News { seats, .. }, true) = (&mut reply, read_only) {
-                    *seats = None;
+                if let Reply::News { seats, logs: parts } = &mut reply {
+                    if let Some(figures) = &mut self.figures {
+                        figures.news_bytes += parts.iter().map(|part| part.bytes.len() as u64).sum::<u64>() + sent;
+                    }
+                    if read_only {
+                        *seats = None;
+                    }
                 }
                 Some(Ok((reply, brings)))
             }
@@ -1043,6 +1061,7 @@ impl<'a> World<'a> {
                 self.trouble_until = self.now + self.store.behind();
             }
             Kind::Corrupt { age, how } => self.store.damage(age, self.fleet.slot, how, &mut self.machines),
+            Kind::Logs { how } => self.store.damage_logs(how, &mut self.machines),
             Kind::Rolling { .. } => {
                 for place in 0..self.plan.fleet.servers {
                     self.restart(place);
@@ -1076,13 +1095,15 @@ impl<'a> World<'a> {
                 let stored = self.store.stored(&server.exchange.identity, slot);
                 let stored =
                     stored.and_then(|stored| server.values().decode(slot, &stored.version.0, &stored.value).ok());
-                let lacks = match &stored {
-                    Some((stored, _)) => {
-                        filter.words().iter().zip(stored.words()).any(|(ours, stored)| ours & !stored != 0)
-                    }
-                    // The value may have expired a moment ago, and the round under way writes it again.
-                    None => filter.ones() > 0 && !server.in_round,
-                };
+                // The values of the two newest minutes may lack what their logs hold.
+                let is_newest = server.current.since(slot) < 2;
+                let logged = if is_newest { self.store.logged(&server.exchange.identity, slot) } else { Vec::new() };
+                // The value may have expired a moment ago, and the round under way writes it again.
+                let may_have_expired = stored.is_none() && server.in_round;
+                let mut stored = stored.map_or_else(|| Bloom::new(server.shape), |(stored, _)| stored);
+                logged.into_iter().for_each(|fingerprint| _ = stored.insert(fingerprint));
+                let lacks = filter.words().iter().zip(stored.words()).any(|(ours, stored)| ours & !stored != 0)
+                    && !may_have_expired;
                 if lacks {
                     let what =
                         format!("after the quiet end, the store lacks bits that server {place} has in minute {slot}");

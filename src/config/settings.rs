@@ -64,6 +64,11 @@ impl Settings {
         (5 * self.sync_every).max(Duration::from_secs(3))
     }
 
+    /// Returns how long the store keeps what servers write: a window, and two minutes in case clocks differ.
+    pub(crate) fn keep_for(&self) -> Duration {
+        (self.slot_length * self.slots as u32 + 2 * self.slot_length).max(Duration::from_secs(60))
+    }
+
     /// Returns a warning if this X is above half of the capacity. False positives rise steeply there.
     pub(crate) fn capacity_warning(&self, max_active_users: u64) -> Option<String> {
         (max_active_users > self.capacity / 2).then(|| {

@@ -8,7 +8,7 @@ use crate::config::{
 };
 use crate::fingerprint::{Fingerprint, FingerprintKey, MIN_KEY_BYTES};
 use crate::ring::Ring;
-use crate::ring::codec::Codec;
+use crate::ring::codec::{Codec, Covers};
 use crate::room::{FleetLink, OnOutage, Refill, Room, Sharing};
 use crate::snapshot::{Loaded, Snapshot, create};
 use crate::threads::{Receiver, bounded};
@@ -520,7 +520,7 @@ fn remembering(mut ring: Ring, link: FleetLink, memory: Memory) -> Ring {
     if let Memory::Kept(loaded) = memory {
         for (slot, minute) in loaded.minutes {
             ring.merge(slot, 0, minute.filter.words());
-            ring.set_covered(slot, minute.covered);
+            ring.set_covered(slot, minute.covers == Covers::Minute);
         }
     }
     ring

@@ -6,9 +6,9 @@
 //!      4      4  number of 64-byte lines in the filter; all numbers are little endian
 //!      8      8  generation: hash of format, shape, slot length, slots and key
 //!     16      8  slot
-//!     24      8  flags: bit 0 = the writer covered this minute (knew all its published tokens); bits 1 to 63 are not
-//!                read. Reserved for later: bit 1 = the value covers the minute only together with the minute's news
-//!                log; bits 8 to 63 = that log's number
+//!     24      8  flags: bit 0 = the writer covered this minute (knew all its published tokens), and the value has
+//!                them all; bit 1 = the writer covered the minute, and the value has them all together with the
+//!                minute's news log; bits 2 to 7 are not read; bits 8 to 63 = that log's number, 0 for any log
 //!     32     16  MAC (message authentication code) of bytes 0..32, the version under which the value is stored, and
 //!                the payload, with the fleet's key
 //!     48      …  payload: the filter's words, gzipped
@@ -29,6 +29,9 @@ const MAGIC: [u8; 4] = *b"HCF3";
 const FIELD_BYTES: usize = 32;
 const HEADER_BYTES: usize = FIELD_BYTES + MAC_BYTES;
 const COVERED: u64 = 1;
+const COVERED_WITH_LOG: u64 = 2;
+/// The position of the log's number in the flags.
+const LOG_NUMBER: u32 = 8;
 
 /// The position of the flags in the gzip header (RFC 1952, section 2.3.1).
 const GZIP_FLAGS: usize = 3;
@@ -57,11 +60,45 @@ pub(crate) struct Codec {
     earlier: Vec<FleetMac>,
 }
 
-/// A minute's filter, and whether its writer covered the minute.
+/// A minute's filter, and whether it has all published tokens of the minute.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Decoded {
     pub(crate) filter: Bloom,
-    pub(crate) covered: bool,
+    pub(crate) covers: Covers,
+}
+
+/// Whether a value has all tokens of its minute that were published when it was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Covers {
+    /// Its writer did not know them all.
+    Nothing,
+    Minute,
+    /// It has them together with the minute's news log of this number. With 0, any log will do.
+    MinuteWithLog(u64),
+}
+
+impl Covers {
+    fn flags(self) -> u64 {
+        match self {
+            Self::Nothing => 0,
+            Self::Minute => COVERED,
+            Self::MinuteWithLog(number) => COVERED_WITH_LOG | number << LOG_NUMBER,
+        }
+    }
+
+    fn of_flags(flags: u64) -> Self {
+        match flags {
+            _ if flags & COVERED != 0 => Self::Minute,
+            _ if flags & COVERED_WITH_LOG != 0 => Self::MinuteWithLog(flags >> LOG_NUMBER),
+            _ => Self::Nothing,
+        }
+    }
+}
+
+impl From<bool> for Covers {
+    fn from(covers: bool) -> Self {
+        if covers { Self::Minute } else { Self::Nothing }
+    }
 }
 
 /// Why stored bytes were refused.
@@ -203,14 +240,14 @@ impl Codec {
     ///
     /// # Panics
     /// If the filter has another shape.
-    pub(crate) fn encode(&self, slot: Slot, version: &str, covered: bool, filter: &Bloom) -> Vec<u8> {
+    pub(crate) fn encode(&self, slot: Slot, version: &str, covers: impl Into<Covers>, filter: &Bloom) -> Vec<u8> {
         assert_eq!(filter.shape(), self.shape, "filters of one ring share one shape");
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.shape.bytes() / 2);
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(&self.shape.lines().to_le_bytes());
         bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&slot.0.to_le_bytes());
-        bytes.extend_from_slice(&(if covered { COVERED } else { 0 }).to_le_bytes());
+        bytes.extend_from_slice(&covers.into().flags().to_le_bytes());
         bytes.extend_from_slice(&[0; MAC_BYTES]);
         let level = if filter.fill_ratio() > DENSE { Compression::none() } else { Compression::fast() };
         let mut encoder = GzEncoder::new(bytes, level);
@@ -266,7 +303,7 @@ impl Codec {
         if filter.fill_ratio() > IMPLAUSIBLE_FILL {
             return Err(DecodeError::Saturated);
         }
-        Ok(Decoded { filter, covered: number(24) & COVERED != 0 })
+        Ok(Decoded { filter, covers: Covers::of_flags(number(24)) })
     }
 
     /// Decodes the filter of minute `slot` of another generation, which may have another shape. Also returns the index
@@ -366,7 +403,7 @@ mod tests {
             let filter = filter(&codec, users);
             let bytes = codec.encode(SLOT, VERSION, covered, &filter);
             prop_assert!(bytes.len() <= codec.most_bytes());
-            prop_assert_eq!(codec.decode(SLOT, VERSION, &bytes), Ok(Decoded { filter, covered }));
+            prop_assert_eq!(codec.decode(SLOT, VERSION, &bytes), Ok(Decoded { filter, covers: covered.into() }));
         }
 
         #[test]
@@ -416,7 +453,7 @@ mod tests {
         let filter = filter(&theirs, 500);
         let bytes = theirs.encode(SLOT, VERSION, true, &filter);
         let read = |codec: Codec, generation, slot| codec.decode_beside(generation, slot, VERSION, &bytes);
-        assert_eq!(read(codec(), 8, SLOT), Ok((Decoded { filter, covered: true }, None)));
+        assert_eq!(read(codec(), 8, SLOT), Ok((Decoded { filter, covers: Covers::Minute }, None)));
         let reason = |found: Result<_, DecodeError>| found.unwrap_err().reason();
         assert_eq!(reason(read(codec(), 9, SLOT)), "generation");
         assert_eq!(reason(read(codec(), 8, SLOT.plus(1))), "slot");
@@ -467,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_a_later_format_are_left_alone() {
+    fn a_value_says_whether_it_covers_its_minute_and_later_flags_are_left_alone() {
         let codec = codec();
         let filter = filter(&codec, 20);
         let with_flags = |flags: u64| {
@@ -476,12 +513,11 @@ mod tests {
             codec.prove(VERSION, &mut bytes);
             codec.decode(SLOT, VERSION, &bytes).unwrap()
         };
-        assert_eq!(
-            with_flags(!1),
-            Decoded { filter: filter.clone(), covered: false },
-            "covered only with the log is not covered"
-        );
-        assert_eq!(with_flags(u64::MAX), Decoded { filter: filter.clone(), covered: true });
+        let covers = |flags| with_flags(flags).covers;
+        assert_eq!(covers(0b1111_1100), Covers::Nothing);
+        assert_eq!(covers(u64::MAX), Covers::Minute);
+        assert_eq!(covers(0x0012_34fe), Covers::MinuteWithLog(0x1234));
+        assert_eq!(covers(!1), Covers::MinuteWithLog(u64::MAX >> LOG_NUMBER));
     }
 
     #[test]
@@ -508,7 +544,7 @@ mod tests {
             let bytes = codec.encode(SLOT, VERSION, true, &filter);
             assert!(bytes.len() <= codec.most_bytes(), "{} of {}", bytes.len(), codec.most_bytes());
             assert!(codec.most_bytes() <= codec.shape().bytes() * 101 / 100 + 128);
-            assert_eq!(codec.decode(SLOT, VERSION, &bytes), Ok(Decoded { filter, covered: true }));
+            assert_eq!(codec.decode(SLOT, VERSION, &bytes), Ok(Decoded { filter, covers: Covers::Minute }));
             // The greatest length passes the check of the length, and one byte more does not.
             let noise = vec![0; codec.most_bytes() + 1];
             assert_eq!(codec.decode(SLOT, VERSION, &noise[1..]).unwrap_err().reason(), "magic");

@@ -170,7 +170,7 @@ fn a_minute_is_dirty_from_its_first_new_bit_until_it_is_marked_clean() {
     assert!(!ring.is_dirty(now));
     ring.record(ALICE);
     assert!(ring.is_dirty(now) && !ring.is_dirty(before));
-    ring.set_dirty(now, false);
+    ring.clean(now);
     ring.record(ALICE);
     assert!(!ring.is_dirty(now), "nothing new");
     ring.record(BOB);
@@ -180,11 +180,11 @@ fn a_minute_is_dirty_from_its_first_new_bit_until_it_is_marked_clean() {
     // What was read from the store is in the store.
     ring.merge(before, 0, foreign(&[ALICE.0]).words());
     assert!(!ring.is_dirty(before));
-    ring.set_dirty(before, true);
+    ring.add_lack(before, Lack::Unlogged);
     assert!(ring.is_dirty(before));
     // Outside the ring nothing is marked.
-    ring.set_dirty(Slot(102), true);
-    ring.set_dirty(Slot(1), true);
+    ring.add_lack(Slot(102), Lack::Unlogged);
+    ring.add_lack(Slot(1), Lack::Unlogged);
     assert!(!ring.is_dirty(Slot(102)) && !ring.is_dirty(Slot(1)));
 }
 

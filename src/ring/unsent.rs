@@ -1,8 +1,9 @@
 //! The fingerprints that this server recorded and has not sent to a news log yet.
 //!
-//! The filters contain these fingerprints, too, and the next round publishes the filters. So nothing depends on this
-//! list: a fingerprint that does not fit, or is lost, reaches the other servers with a round, about a second later.
+//! The filters contain these fingerprints, too, and rounds publish the filters. So nothing depends on this list: a
+//! fingerprint that does not fit, or is lost, reaches the other servers with a round, about a second later.
 
+use super::news::MOST_FINGERPRINTS;
 use crate::fingerprint::Fingerprint;
 
 /// The most fingerprints kept of a minute, newcomers and renewed users alike. A beat sends 4,096 of them: with beats of
@@ -50,11 +51,17 @@ impl Unsent {
         }
     }
 
-    /// Keeps what was recorded in the minute of this age, if there is room.
-    pub(super) fn keep(&mut self, age: usize, recorded: Recorded) {
+    /// Keeps what was recorded in the minute of this age, if there is room. Returns whether the next beat will send it.
+    pub(super) fn keep(&mut self, age: usize, recorded: Recorded) -> bool {
         match self.by_age.get_mut(age) {
-            Some(kept) if kept.len() < kept.capacity().min(MOST) => kept.push(recorded),
-            _ => self.leave_out(u64::from(recorded.is_newcomer())),
+            Some(kept) if kept.len() < kept.capacity().min(MOST) => {
+                kept.push(recorded);
+                kept.len() <= MOST_FINGERPRINTS
+            }
+            _ => {
+                self.leave_out(u64::from(recorded.is_newcomer()));
+                false
+            }
         }
     }
 
@@ -98,7 +105,12 @@ impl Unsent {
 
     /// Returns how many newcomers are in no log.
     pub(super) fn newcomers(&self) -> u64 {
-        self.left_out + self.by_age.iter().map(|kept| newcomers(kept)).sum::<u64>()
+        self.left_out + (0..self.by_age.len()).map(|age| self.newcomers_of(age)).sum::<u64>()
+    }
+
+    /// Returns how many newcomers of the minute of this age will be sent.
+    pub(super) fn newcomers_of(&self, age: usize) -> u64 {
+        self.by_age.get(age).map_or(0, |kept| newcomers(kept))
     }
 }
 
@@ -113,7 +125,7 @@ mod tests {
     fn keeps(numbers: std::ops::Range<u64>) -> Unsent {
         let mut unsent = Unsent::default();
         unsent.begin();
-        fingerprints(numbers).into_iter().for_each(|fingerprint| unsent.keep(0, fingerprint));
+        fingerprints(numbers).into_iter().for_each(|fingerprint| _ = unsent.keep(0, fingerprint));
         unsent
     }
 

@@ -6,7 +6,7 @@ use super::{Entry, LookedBeside, Stored};
 use crate::bloom::Bloom;
 use crate::fleet_mac::FleetMac;
 use crate::ring::beside::Union;
-use crate::ring::codec::{self, Codec, Decoded};
+use crate::ring::codec::{self, Codec, Covers, Decoded};
 use crate::time::Slot;
 use std::collections::BTreeMap;
 
@@ -196,8 +196,9 @@ impl Beside {
     /// Notes a value of a minute; `decoded` is `None` if it could not be read.
     fn note(&mut self, slot: Slot, entry: Entry, decoded: Option<Decoded>) {
         let last = match &decoded {
-            Some(Decoded { covered: true, .. }) => Last::Covered,
-            Some(_) => Last::Uncovered,
+            Some(Decoded { covers: Covers::Nothing, .. }) => Last::Uncovered,
+            // Once this server has looked, the other generation writes what only its logs have.
+            Some(Decoded { covers: Covers::Minute | Covers::MinuteWithLog(_), .. }) => Last::Covered,
             None => Last::Unreadable,
         };
         let before = self.minutes.remove(&slot).and_then(|minute| minute.filter);

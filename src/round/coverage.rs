@@ -502,7 +502,7 @@ mod tests {
         let (back, since) = (5, current);
         let to = current.minus(back);
         let core = headcount.core();
-        core.set_up(|state| state.ring.set_dirty(current, false));
+        core.set_up(|state| state.ring.clean(current));
         let (now, length) = (core.time.clock.monotonic(), core.settings.slot_length);
         // Three rounds confirm a jump.
         let looks = [current, to, to, to].map(|slot| core.observe_clock(now, slot.start(length), now));

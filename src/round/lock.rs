@@ -16,6 +16,7 @@ use super::{
 use crate::bloom::Bloom;
 use crate::fingerprint::Fingerprint;
 use crate::headcount::{Headcount, State};
+use crate::ring::Lack;
 use crate::store_error::StoreError;
 use crate::time::{FleetClock, ManualClock, Slot, Timestamp};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -176,12 +177,16 @@ impl Stage {
             ring.renumber(current);
             for (slot, (words, dirty)) in ring.slots().zip(&server.minutes) {
                 ring.merge(slot, 0, words);
-                ring.set_dirty(slot, *dirty);
+                if *dirty {
+                    ring.add_lack(slot, Lack::Unlogged);
+                } else {
+                    ring.clean(slot);
+                }
             }
         });
         act(headcount, &mut server);
         let words = |slot| core.read(|state| state.ring.filter(slot).expect("in the ring").words().to_vec());
-        server.minutes = core.minutes().into_iter().map(|minute| (words(minute.slot), minute.is_dirty)).collect();
+        server.minutes = core.minutes().into_iter().map(|minute| (words(minute.slot), minute.is_dirty())).collect();
         server.clock = core.time.swap(server.clock.clone());
         world.servers[place] = Rc::new(server);
     }

@@ -188,17 +188,18 @@ pub const LOG_ID_BYTES: usize = 16;
 /// let unread = LogRequest {
 ///     slot: Slot(30_000_000),
 ///     name: 0,
-///     id: [7; 16],
+///     id: [0; 16],
+///     new_id: [7; 16],
 ///     read_to: 16,
 ///     last_read: [0; 8],
 ///     entry: vec![],
 ///     newcomers: 0,
-///     keep_for: 180 * SECOND,
+///     keep_for: Some(180 * SECOND),
 /// };
 /// let created = exchange("a", LogRequest { entry: b"news of a".to_vec(), ..unread.clone() }).await;
 /// assert_eq!((created.appended_at, created.bytes), (Some(16), vec![]), "an own entry is not sent back");
 ///
-/// let read = exchange("b", LogRequest { id: [8; 16], ..unread.clone() }).await;
+/// let read = exchange("b", LogRequest { new_id: [8; 16], ..unread.clone() }).await;
 /// assert_eq!((read.id, read.bytes.as_slice()), (Some([7; 16]), &b"news of a"[..]));
 /// // From here on, b asks for what comes after these bytes.
 /// let read_to = read.from + read.bytes.len() as u64;
@@ -213,9 +214,10 @@ pub struct LogRequest {
     /// A part of the log's name that only servers of the fleet know before the log exists. Otherwise somebody could
     /// create the logs of minutes to come, and spoil them.
     pub name: u64,
-    /// The identity of the log that this server has read. If it has read none: a random identity, which the store uses
-    /// if it has to create the log.
+    /// The identity of the log that this server has read; zeros if it has read none.
     pub id: [u8; LOG_ID_BYTES],
+    /// A random identity, which the store uses if it has to create the log.
+    pub new_id: [u8; LOG_ID_BYTES],
     /// The position up to which this server has read the log, in bytes from its beginning.
     pub read_to: u64,
     /// The last bytes before that position. If the log has other bytes there, it is not the log that was read. Ignored
@@ -226,8 +228,9 @@ pub struct LogRequest {
     /// How many of the users in the entry are newcomers whom this server has admitted. If the entry is appended, the
     /// [ledger](SeatRequest) counts them as published.
     pub newcomers: u64,
-    /// How long the store keeps the log, if this request creates it.
-    pub keep_for: Duration,
+    /// How long the store keeps the log from now on, at most. `None` changes nothing, and is only for a request without
+    /// an entry.
+    pub keep_for: Option<Duration>,
 }
 
 /// A server's line in the *ledger of seats*: what it holds of the room, and how much of it may be handed out as far as
@@ -264,7 +267,7 @@ pub struct LogRequest {
 ///         other => panic!("{other:?}"),
 ///     }
 /// };
-/// // The first request creates the ledger. Five seconds long nothing is granted: there may have been another one before.
+/// // The first request creates the ledger. For five seconds nothing is granted: another one may have been lost.
 /// for number in 1..=6 {
 ///     let looks = SeatRequest { epoch: 7, new_epoch: 7, number, ..SeatRequest::default() };
 ///     assert_eq!(ask("a", looks).await.is_quiet, number < 6);
@@ -300,6 +303,9 @@ pub struct SeatRequest {
     pub unpublished: u64,
     /// Whether this server gets its seats from its rounds, so that it may hold some of which the ledger has not heard.
     pub shares: bool,
+    /// Whether this server has read all news logs up to their ends with its last beat. While all servers do so, the
+    /// values of the newest minutes need not be written in each round.
+    pub reads_logs: bool,
     /// X − E, with this server's own newcomers who were not published before this request not counted as active.
     /// `None` if the server takes no seats, because it does not know its active users.
     pub room: Option<i64>,
@@ -328,6 +334,8 @@ pub struct SeatReply {
     pub demand: u64,
     /// The number of servers in the ledger.
     pub servers: u64,
+    /// How many of them read the news logs.
+    pub readers: u64,
 }
 
 /// What a server writes to the store in a round.

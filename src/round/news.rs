@@ -10,7 +10,9 @@
 use super::{Beats, LOG_ID_BYTES, LogPart, LogRequest, MOST_NEWS_BYTES, Reply, Request, Round};
 use crate::config::NewsEvery;
 use crate::fleet_mac::{FleetMac, Purpose};
-use crate::headcount::CORRUPT_NEWS;
+use crate::headcount::{CORRUPT_NEWS, Minute};
+use crate::ring::Lack;
+use crate::ring::codec::Covers;
 use crate::ring::news::{ENTRY_BYTES, FINGERPRINT_BYTES, MOST_FINGERPRINTS, NewsError, decode, encode};
 use crate::ring::{Recorded, newcomers};
 use crate::room::FleetLink;
@@ -20,9 +22,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The number of minutes whose logs are written and read: the current one and the one before.
-const MINUTES: usize = 2;
+pub(super) const MINUTES: usize = 2;
 
-/// How long the store keeps a log, in minutes: those in which it is read, and one more in case the clock goes back.
+/// How long the store keeps a log whose minute has its last value, in minutes: those in which it is read, and one more
+/// in case the clock goes back.
 pub(crate) const KEPT_LOGS: u64 = 3;
 
 /// The time between two beats while newcomers are rejected or soon could be.
@@ -49,6 +52,7 @@ const MOST_SERVERS_OF_A_USER: f64 = 4.0;
 pub(super) struct News {
     logs: BTreeMap<Slot, Log>,
     in_flight: Vec<Sent>,
+    sent_at: Duration,
     rng: fastrand::Rng,
 }
 
@@ -62,6 +66,10 @@ struct Log {
     restarts: u32,
     /// Whether the log is invalid. Such a log is neither read nor written any more.
     is_refused: bool,
+    /// When a beat was sent that has read the log up to its end, if the last one did.
+    read_at: Option<Duration>,
+    /// Whether the store was told to keep the log only for [`KEPT_LOGS`].
+    is_shortened: bool,
 }
 
 /// The reason why a log is refused.
@@ -83,6 +91,14 @@ struct Sent {
     slot: Slot,
     recorded: Vec<Recorded>,
     entry: Vec<u8>,
+    shortens: bool,
+}
+
+/// Returns the number of a log, as a value names it ([`Covers::MinuteWithLog`](crate::ring::codec::Covers)): 56 bits of
+/// its identity, and 0 for a log that does not exist yet.
+pub(super) fn number_of(id: [u8; LOG_ID_BYTES]) -> u64 {
+    let [.., a, b, c, d, e, f, g] = id;
+    u64::from_le_bytes([a, b, c, d, e, f, g, 0])
 }
 
 /// Returns the secret part of the name of a minute's log.
@@ -98,17 +114,31 @@ impl News {
     }
 
     pub(super) fn new(seed: u64) -> Self {
-        Self { logs: BTreeMap::new(), in_flight: Vec::new(), rng: fastrand::Rng::with_seed(seed) }
+        Self {
+            logs: BTreeMap::new(),
+            in_flight: Vec::new(),
+            sent_at: Duration::ZERO,
+            rng: fastrand::Rng::with_seed(seed),
+        }
     }
 
     /// Forgets what was read, because the minutes have other numbers now.
     pub(super) fn forget(&mut self) {
         self.logs.clear();
     }
+}
 
-    fn new_log(&mut self) -> Log {
-        let (id, read_to) = (self.rng.u128(..).to_le_bytes(), LOG_ID_BYTES as u64);
-        Log { id, read_to, last_read: [0; 8], restarts: 0, is_refused: false }
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            id: [0; LOG_ID_BYTES],
+            read_to: LOG_ID_BYTES as u64,
+            last_read: [0; 8],
+            restarts: 0,
+            is_refused: false,
+            read_at: None,
+            is_shortened: false,
+        }
     }
 }
 
@@ -154,36 +184,43 @@ impl Round {
     pub fn begin_beat(&mut self, now: Duration) -> Request {
         // An earlier beat whose answer has not come may have been lost.
         self.return_news();
+        self.news.sent_at = now;
         self.core.keep_unsent();
         self.figures.lock().beats += 1;
         self.figures.set_beat_every(self.beat_every().unwrap_or_default());
-        let slots: Vec<_> = self.core.slots().into_iter().take(MINUTES).collect();
-        self.news.logs.retain(|slot, _| slots.contains(slot));
-        let mut logs = Vec::with_capacity(slots.len());
-        let keep_for = self.core.settings.slot_length * KEPT_LOGS as u32;
-        for slot in slots {
-            if !self.news.logs.contains_key(&slot) {
-                let log = self.news.new_log();
-                self.news.logs.insert(slot, log);
-            }
-            let log = &self.news.logs[&slot];
+        let reads_logs = self.reads_logs();
+        let newest: Vec<_> = self.core.slots().into_iter().take(MINUTES).collect();
+        let older = self.logs_of_older_minutes();
+        self.news.logs.retain(|slot, _| newest.contains(slot) || older.contains(slot));
+        let mut logs = Vec::with_capacity(MINUTES);
+        for &slot in newest.iter().chain(&older) {
+            let log = self.news.logs.entry(slot).or_default();
             if log.is_refused {
                 continue;
             }
-            let (id, read_to, last_read) = (log.id, log.read_to, log.last_read);
-            let recorded = self.core.take_unsent(slot, MOST_FINGERPRINTS);
+            let (id, read_to, last_read, is_shortened) = (log.id, log.read_to, log.last_read, log.is_shortened);
+            let is_newest = newest.contains(&slot);
+            let recorded = if is_newest { self.core.take_unsent(slot, MOST_FINGERPRINTS) } else { Vec::new() };
             let newcomers = newcomers(&recorded);
             let mut entry = Vec::new();
             if !recorded.is_empty() {
                 let fingerprints: Vec<_> = recorded.iter().map(|recorded| recorded.fingerprint()).collect();
                 entry = encode(slot, self.news.rng.u64(..), &fingerprints, self.codec.mac());
             }
-            let name = log_name(slot, self.codec.mac());
-            logs.push(LogRequest { slot, name, id, read_to, last_read, entry: entry.clone(), newcomers, keep_for });
-            self.news.in_flight.push(Sent { slot, recorded, entry });
+            let has_last_value = is_newest && self.has_last_value(slot);
+            let shortens = has_last_value && !is_shortened;
+            let keep_for = match has_last_value {
+                true => self.core.settings.slot_length * KEPT_LOGS as u32,
+                false => self.core.settings.keep_for(),
+            };
+            let keep_for = (shortens || !entry.is_empty()).then_some(keep_for);
+            let (name, new_id) = (log_name(slot, self.codec.mac()), self.news.rng.u128(1..).to_le_bytes());
+            let (sent, last_read) = (entry.clone(), last_read);
+            logs.push(LogRequest { slot, name, id, new_id, read_to, last_read, entry: sent, newcomers, keep_for });
+            self.news.in_flight.push(Sent { slot, recorded, entry, shortens });
         }
         let sent = logs.iter().map(|log| log.newcomers).sum();
-        Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, now) }
+        Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, reads_logs, now) }
     }
 
     /// Ends a beat with the store's answer at monotonic time `now`.
@@ -207,11 +244,11 @@ impl Round {
     /// Returns whether this server has now read everything that was in the log.
     fn read_news(&mut self, sent: &Sent, part: &LogPart, now: Duration) -> bool {
         let Some(mut log) = self.news.logs.remove(&sent.slot) else { return false };
-        if let Some(id) = part.id {
-            log.id = id;
-        }
+        log.id = part.id.unwrap_or_default();
+        log.is_shortened |= sent.shortens;
         if part.from < log.read_to {
             log.restarts += 1;
+            self.core.lose_log(sent.slot);
             self.lose_log(now);
         }
         let (read, whole) = self.read_entries(sent.slot, &part.bytes);
@@ -233,9 +270,67 @@ impl Round {
             Some(_) => {}
             None => self.core.return_unsent(sent.slot, &sent.recorded),
         }
-        let has_read_all = !log.is_refused && part.bytes.len() < MOST_NEWS_BYTES;
+        let is_read = !log.is_refused && part.bytes.len() < MOST_NEWS_BYTES;
+        log.read_at = is_read.then_some(self.news.sent_at);
         self.news.logs.insert(sent.slot, log);
-        has_read_all
+        is_read
+    }
+
+    /// Returns the minutes whose values cover them only together with their logs, because all servers were killed
+    /// before they wrote the last value. A server that starts later reads these logs.
+    fn logs_of_older_minutes(&self) -> Vec<Slot> {
+        let needs_log = |minute: &Minute| {
+            let covers = self.known.get(&minute.slot).map(|known| known.covers);
+            !minute.is_covered && matches!(covers, Some(Covers::MinuteWithLog(_)))
+        };
+        let older = self.core.minutes().into_iter().skip(MINUTES).filter(needs_log);
+        older.map(|minute| minute.slot).take(MINUTES).collect()
+    }
+
+    /// Returns whether the store's value of this minute, which is over, covers it and holds everything that this server
+    /// knows of it.
+    fn has_last_value(&self, slot: Slot) -> bool {
+        let covers = self.known.get(&slot).is_some_and(|known| known.covers == Covers::Minute);
+        covers && slot < self.core.current() && self.core.lack(slot) == Lack::Nothing
+    }
+
+    /// Returns whether the last beat has read all logs up to their ends.
+    fn reads_logs(&self) -> bool {
+        !self.news.logs.is_empty() && self.news.logs.values().all(|log| log.read_at.is_some())
+    }
+
+    /// Returns whether a beat that began at this time was one of the last before the round under way.
+    pub(super) fn was_just_before_round(&self, at: Duration) -> bool {
+        let lately = self.core.settings.sync_every.max(2 * self.beat_every().unwrap_or_default());
+        self.started.saturating_sub(at) <= lately
+    }
+
+    /// Returns whether the log of this minute was read up to its end just before the round under way.
+    pub(super) fn has_read_log(&self, slot: Slot) -> bool {
+        let read_at = self.news.logs.get(&slot).and_then(|log| log.read_at);
+        read_at.is_some_and(|at| self.was_just_before_round(at))
+    }
+
+    /// Returns the same also for a minute that has begun since the last beat.
+    pub(super) fn has_read_log_or_will(&self, slot: Slot) -> bool {
+        let has_just_begun = self.news.logs.last_key_value().is_some_and(|(&newest, _)| newest < slot);
+        has_just_begun || self.has_read_log(slot)
+    }
+
+    /// Returns the number of the log of this minute that this server reads; 0 if there is none yet.
+    pub(super) fn log_number(&self, slot: Slot) -> u64 {
+        self.news.logs.get(&slot).map_or(0, |log| number_of(log.id))
+    }
+
+    /// Returns whether a server knows all published tokens of a minute if it has read a value that `covers` it.
+    pub(super) fn is_covered_by(&self, slot: Slot, covers: Covers) -> bool {
+        match covers {
+            Covers::Nothing => false,
+            Covers::Minute => true,
+            Covers::MinuteWithLog(number) => {
+                self.has_read_log(slot) && (number == 0 || number == self.log_number(slot))
+            }
+        }
     }
 
     /// Returns how long the log of a minute can become. Anybody who can write to the store can append entries of the

@@ -88,8 +88,8 @@ impl Seats {
 
 impl Round {
     /// Returns what to write into the ledger, after this server has given back the seats that are more than its part.
-    /// `sent` are the newcomers in the entries of this beat.
-    pub(super) fn ask_for_seats(&mut self, sent: u64, now: Duration) -> SeatRequest {
+    /// `sent` are the newcomers in the entries of this beat. `reads_logs` is whether the last beat has read all logs.
+    pub(super) fn ask_for_seats(&mut self, sent: u64, reads_logs: bool, now: Duration) -> SeatRequest {
         self.seats.demand.count(self.core.newcomers_asked(), now);
         let demand = (self.seats.demand.count * ONE).round() as u64;
         let rounding = self.rng.f64();
@@ -117,6 +117,7 @@ impl Round {
             unused: held.unused.min(MOST),
             unpublished: held.unlogged.saturating_add(held.held).min(MOST),
             shares,
+            reads_logs,
             room: asks.then_some(room.clamp(-(MOST as i64), MOST as i64)),
             demand: demand.min(MOST),
             rounding,
@@ -146,11 +147,17 @@ impl Round {
 
     /// Returns how many servers must have a line in the ledger: those that looked lately, or, if the store has lately
     /// lost heartbeats, the highest number of a while.
-    fn nodes_in_ledger(&self, now: Duration) -> u64 {
+    pub(super) fn nodes_in_ledger(&self, now: Duration) -> u64 {
         let lasting = HEARTBEATS_MISSED_FOR * self.core.settings.alive_for();
         let were_lost = self.seats.heartbeat_lost_at.is_some_and(|at| now.saturating_sub(at) < lasting);
         let nodes = self.figures.lock().nodes;
         if were_lost { nodes.max(self.core.nodes()) } else { nodes }
+    }
+
+    /// Returns whether every server says in the ledger that it reads the news logs.
+    pub(super) fn all_servers_read_logs(&self, now: Duration) -> bool {
+        let nodes = self.nodes_in_ledger(now);
+        self.seats.last.is_some_and(|(last, at)| last.readers >= nodes && self.was_just_before_round(at))
     }
 
     /// Notes that the store has lost this server's heartbeat.

@@ -325,17 +325,22 @@ fn the_growth_of_the_estimate_shows_how_many_other_servers_admitted() {
     assert!((35.0..45.0).contains(&per_second), "{per_second}");
 }
 
+/// The minutes that a round would write now.
+fn chosen(exchange: &mut Exchange) -> Vec<Slot> {
+    exchange.round.choose_dirty(Duration::ZERO)
+}
+
 #[test]
 fn the_current_minute_is_published_first_and_the_others_in_any_order() {
     let (_clock, _store, mut exchange) = server_of_minutes(20);
     let slots = exchange.round.core.slots();
-    exchange.round.core.set_up(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
-    let chosen: Vec<_> = (0..50).map(|_| exchange.round.choose_dirty()).collect();
+    exchange.round.core.set_up(|state| slots.iter().for_each(|&slot| state.ring.add_lack(slot, Lack::Unlogged)));
+    let chosen: Vec<_> = (0..50).map(|_| self::chosen(&mut exchange)).collect();
     assert!(chosen.iter().all(|chosen| chosen[0] == slots[0]));
     assert!(chosen.iter().any(|one| one[1] != chosen[0][1]));
     // If the current minute is clean, no minute is preferred.
-    exchange.round.core.set_up(|state| state.ring.set_dirty(slots[0], false));
-    let chosen: Vec<_> = (0..50).map(|_| exchange.round.choose_dirty()).collect();
+    exchange.round.core.set_up(|state| state.ring.clean(slots[0]));
+    let chosen: Vec<_> = (0..50).map(|_| self::chosen(&mut exchange)).collect();
     assert!(chosen.iter().all(|chosen| !chosen.contains(&slots[0])));
     assert!(chosen.iter().any(|one| one[0] != chosen[0][0]));
 }
@@ -345,21 +350,24 @@ fn the_talks_designs_publish_the_current_minute_and_no_other() {
     let (headcount, _worker, _) = exchange();
     let mut exchange = headcount.exchange_by("test", "", Protocol::V1);
     let slots = headcount.core().slots();
-    headcount.core().set_up(|state| slots.iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
-    assert_eq!(exchange.round.choose_dirty(), slots[..1]);
+    headcount.core().set_up(|state| slots.iter().for_each(|&slot| state.ring.add_lack(slot, Lack::Unlogged)));
+    assert_eq!(chosen(&mut exchange), slots[..1]);
 }
 
 #[test]
 fn two_minutes_are_published_at_a_time_and_up_to_eight_while_more_are_dirty() {
     let (_clock, store, mut exchange) = server_of_minutes(20);
     // Until the store has everything.
-    while !exchange.round.choose_dirty().is_empty() {
+    while !chosen(&mut exchange).is_empty() {
         play(&mut exchange, &store, |_| ());
     }
     let slots = exchange.round.core.slots();
     for (dirty, published) in [(1, 1), (2, 2), (3, 3), (8, 8), (9, 8), (20, 8)] {
-        exchange.round.core.set_up(|state| slots[..dirty].iter().for_each(|&slot| state.ring.set_dirty(slot, true)));
-        assert_eq!(exchange.round.choose_dirty().len(), published, "of {dirty}");
+        exchange
+            .round
+            .core
+            .set_up(|state| slots[..dirty].iter().for_each(|&slot| state.ring.add_lack(slot, Lack::Unlogged)));
+        assert_eq!(chosen(&mut exchange).len(), published, "of {dirty}");
     }
 }
 
@@ -658,8 +666,15 @@ fn news_logs_of_minutes_that_have_other_numbers_now_are_read_anew() {
         Request::ExchangeNews { logs, .. } => logs.into_iter().map(|log| (log.slot, log.id)).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
-    // By this machine's clock, the minute before is the store's current one.
+    // By this machine's clock, the minute before is the store's current one. Another server has begun its log.
     let store = MemoryStore::with_clock(clock(1_800_000_000_000 - 60_000));
+    let (other, _worker, mut theirs) = exchange_at(&clock(1_800_000_000_000 - 60_000));
+    theirs.round.begin_beat(Duration::ZERO);
+    assert!(other.admit("alice").is_admitted());
+    for exchange in [&mut theirs, &mut exchange] {
+        let request = exchange.round.begin_beat(Duration::ZERO);
+        exchange.round.end_beat(Ok(store.answer(&exchange.identity, request)), Duration::ZERO);
+    }
     let before = logs(&mut exchange.round);
     play(&mut exchange, &store, |_| ());
     let after = logs(&mut exchange.round);
@@ -802,7 +817,7 @@ fn a_newcomer_admitted_while_a_minute_is_packed_is_published_by_the_next_round()
     let current = headcount.core().current();
     let (_, in_flight) = {
         let _bob = newcomer_at("minute-copied", &headcount);
-        exchange.round.pack(current).unwrap()
+        exchange.round.pack(current, Duration::ZERO).unwrap()
     };
     assert!(headcount.core().read(|state| state.ring.is_dirty(current)), "bob's bits would never leave this server");
     assert_eq!(in_flight.newcomers, 1, "alice is in the packed value, and bob is not");

@@ -110,6 +110,27 @@ impl MemoryStore {
         }
     }
 
+    /// Returns the entries of a minute's news log.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn log(&self, generation: u64, slot: Slot) -> Vec<u8> {
+        let namespace = self.namespace.lock();
+        let log = namespace.generations.get(&generation).and_then(|generation| generation.logs.get(&slot));
+        log.map_or_else(Vec::new, |log| log.bytes[LOG_ID_BYTES..].to_vec())
+    }
+
+    /// Changes the entries of each news log, the earliest minute first. A log that becomes empty is deleted.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn edit_logs(&self, mut edit: impl FnMut(&mut Vec<u8>)) {
+        for generation in self.namespace.lock().generations.values_mut() {
+            for log in generation.logs.values_mut() {
+                let mut entries = log.bytes.split_off(LOG_ID_BYTES);
+                edit(&mut entries);
+                log.bytes.append(&mut entries);
+            }
+            generation.logs.retain(|_, log| log.bytes.len() > LOG_ID_BYTES);
+        }
+    }
+
     /// Deletes the ledgers of seats.
     #[cfg(any(test, feature = "testing"))]
     pub fn forget_seats(&self) {
@@ -317,7 +338,8 @@ impl Generation {
 
     /// Reads and extends a minute's news log, as `exchange_news.lua` does.
     fn exchange_news(&mut self, request: LogRequest, now: Timestamp) -> LogPart {
-        let LogRequest { slot, name: _, id, read_to, last_read, entry, newcomers: _, keep_for } = request;
+        let LogRequest { slot, name: _, id, new_id, read_to, last_read, entry, newcomers: _, keep_for } = request;
+        let until = keep_for.map(|time| now.plus(time));
         let mut part = LogPart { from: LOG_ID_BYTES as u64, ..LogPart::default() };
         if let Some(Log { bytes, .. }) = self.logs.get(&slot) {
             let read = usize::try_from(read_to).ok().and_then(|read_to| bytes.get(..read_to));
@@ -330,12 +352,16 @@ impl Generation {
             part.bytes = bytes[from..].iter().take(MOST_NEWS_BYTES).copied().collect();
         }
         if !entry.is_empty() {
-            let log = self.logs.entry(slot).or_insert_with(|| Log { bytes: id.to_vec(), until: now.plus(keep_for) });
+            let new = || Log { bytes: new_id.to_vec(), until: until.unwrap_or(now) };
+            let log = self.logs.entry(slot).or_insert_with(new);
             if log.bytes.len() < MOST_LOG_BYTES {
                 part.id = log.bytes.first_chunk().copied();
                 part.appended_at = Some(log.bytes.len() as u64);
                 log.bytes.extend_from_slice(&entry);
             }
+        }
+        if let (Some(log), Some(until)) = (self.logs.get_mut(&slot), until) {
+            log.until = log.until.min(until);
         }
         part
     }

@@ -277,13 +277,15 @@ impl RedisStore {
         exchange.key(self.key(identity, "seats")).arg(&identity.instance_id).arg(millis(identity.alive_for));
         exchange.arg(epoch_name(seats.epoch)).arg(epoch_name(seats.new_epoch)).arg(seats.number).arg(seats.answered);
         exchange.arg(seats.read).arg(seats.valued).arg(seats.unused).arg(seats.unpublished).arg(u8::from(seats.shares));
+        exchange.arg(u8::from(seats.reads_logs));
         exchange.arg(seats.room.map_or_else(String::new, |room| room.to_string()));
         exchange.arg(seats.demand).arg(seats.rounding.to_string());
         exchange.arg(MOST_NEWS_BYTES).arg(MOST_LOG_BYTES);
-        for LogRequest { slot, name, id, read_to, last_read, entry, newcomers, keep_for } in logs {
+        for LogRequest { slot, name, id, new_id, read_to, last_read, entry, newcomers, keep_for } in logs {
             exchange.key(self.key(identity, &format!("news:{slot}:{name:016x}")));
             exchange.arg(id.as_slice()).arg(*read_to).arg(last_read.as_slice()).arg(entry).arg(*newcomers);
-            exchange.arg(millis(*keep_for));
+            exchange.arg(keep_for.map_or_else(String::new, |time| millis(time).to_string()));
+            exchange.arg(if entry.is_empty() { &[][..] } else { new_id.as_slice() });
         }
         exchange.invoke_async(&mut connection).await
     }
@@ -562,11 +564,11 @@ fn read_seats(seats: Value) -> Result<Option<SeatReply>, StoreError> {
     if matches!(&seats, Value::Array(fields) if fields.is_empty()) {
         return Ok(None);
     }
-    type Fields = (String, bool, u64, u64, u64, u64, u64, u64);
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64);
     let read = redis::from_redis_value::<Fields>(seats).ok();
-    let read = read.and_then(|(epoch, is_quiet, logged, valued, granted, pool, demand, servers)| {
+    let read = read.and_then(|(epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers)| {
         let epoch = u64::from_str_radix(&epoch, 16).ok()?;
-        Some(SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers })
+        Some(SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers })
     });
     read.map(Some).ok_or_else(|| StoreError::corrupt("the ledger of seats cannot be read"))
 }

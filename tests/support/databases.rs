@@ -186,12 +186,12 @@ impl Server {
     fn signal(&self, signal: &str) {
         let Some(process) = &self.process else { return };
         let parent = process.id().to_string();
-        // The parent first, so that it starts no more children meanwhile.
-        let kill = |pid: &str| Command::new("kill").args([signal, pid]).stderr(Stdio::null()).status().unwrap();
-        kill(&parent);
+        let send = |signal, pid: &str| Command::new("kill").args([signal, pid]).stderr(Stdio::null()).status().unwrap();
+        // The parent starts no more children meanwhile. Once it is dead, its children can no longer be listed.
+        send("-STOP", &parent);
         let children = Command::new("pgrep").args(["-P", &parent]).output().unwrap().stdout;
-        for child in String::from_utf8_lossy(&children).split_whitespace() {
-            kill(child);
+        for process in String::from_utf8_lossy(&children).split_whitespace().chain([parent.as_str()]) {
+            send(signal, process);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::bloom::Bloom;
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
 use crate::ring::beside::{self, Beside, Union};
-use crate::ring::{Recorded, Ring};
+use crate::ring::{Lack, Recorded, Ring};
 use crate::room::FleetLink;
 use crate::time::Slot;
 
@@ -17,8 +17,8 @@ const CHUNK_FINGERPRINTS: usize = 256;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Minute {
     pub(crate) slot: Slot,
-    /// Whether it has bits that are not known to be in the store.
-    pub(crate) is_dirty: bool,
+    /// Which of its bits are not known to be in the store's value.
+    pub(crate) lack: Lack,
     /// Whether this server knows every token that any server has published for it.
     pub(crate) is_covered: bool,
 }
@@ -39,6 +39,15 @@ pub(crate) struct TakenMinute {
     pub(crate) is_covered: bool,
     /// How many of its newcomers are not known to be in any published value.
     pub(crate) newcomers: u64,
+    /// What the store's value lacked before the minute was taken.
+    pub(crate) lack: Lack,
+}
+
+impl Minute {
+    /// Returns whether it has bits that are not known to be in the store's value.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.lack > Lack::Nothing
+    }
 }
 
 impl Core {
@@ -56,13 +65,18 @@ impl Core {
     pub(crate) fn minutes(&self) -> Vec<Minute> {
         let state = self.state.read();
         let ring = &state.ring;
-        let minute = |slot| Minute { slot, is_dirty: ring.is_dirty(slot), is_covered: ring.covers(slot) };
+        let minute = |slot| Minute { slot, lack: ring.lack(slot), is_covered: ring.covers(slot) };
         ring.slots().map(minute).collect()
+    }
+
+    /// Returns which bits of minute `slot` are not known to be in the store's value.
+    pub(crate) fn lack(&self, slot: Slot) -> Lack {
+        self.state.read().ring.lack(slot)
     }
 
     /// Returns whether any minute has bits that are not known to be in the store.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.minutes().iter().any(|minute| minute.is_dirty)
+        self.minutes().iter().any(Minute::is_dirty)
     }
 
     // --- what is read ---
@@ -72,7 +86,7 @@ impl Core {
     /// ring.
     pub(crate) fn merge(&self, slot: Slot, filter: &Bloom) -> Option<StoreMemory> {
         // Marked clean before the merge, because tokens that are inserted meanwhile must make the minute dirty again.
-        let newcomers = self.clean(slot);
+        let (lack, newcomers) = self.clean(slot);
         let (mut ours_only, mut gained) = (false, 0);
         for (chunk, words) in filter.words().chunks(CHUNK_WORDS).enumerate() {
             failpoints::at("round-merge");
@@ -83,12 +97,16 @@ impl Core {
         failpoints::at("minute-merged");
         let ones = filter.ones();
         let lost = self.change(|State { ring, .. }| {
-            if ours_only {
-                ring.set_dirty(slot, true);
-            } else {
+            let lost = ring.set_published(slot, ones, ones - gained);
+            if !ours_only {
                 ring.newcomers_published(slot, newcomers);
+            } else if lost || lack == Lack::Nothing {
+                // The store, or this server, has forgotten what the value lacks.
+                ring.add_lack(slot, Lack::Unlogged);
+            } else {
+                ring.add_lack(slot, lack);
             }
-            ring.set_published(slot, ones, ones - gained)
+            lost
         });
         Some(StoreMemory::of(lost))
     }
@@ -103,7 +121,7 @@ impl Core {
     /// Records that the store's value of this minute is invalid, so that this server's value has to replace it.
     pub(crate) fn note_unusable(&self, slot: Slot) -> StoreMemory {
         let ring = &mut self.write().ring;
-        ring.set_dirty(slot, true);
+        ring.add_lack(slot, Lack::Unlogged);
         StoreMemory::of(ring.lose_published(slot))
     }
 
@@ -112,10 +130,10 @@ impl Core {
     /// Takes the content of minute `slot` to be written, or returns `None` if the minute has left the ring.
     pub(crate) fn take_outgoing(&self, slot: Slot) -> Option<TakenMinute> {
         // Marked clean before the copy, because tokens that are inserted from here on must make the minute dirty again.
-        let newcomers = self.clean(slot);
+        let (lack, newcomers) = self.clean(slot);
         failpoints::at("round-publish");
         let is_covered = self.state.read().ring.covers(slot);
-        Some(TakenMinute { filter: self.copy(slot)?, is_covered, newcomers })
+        Some(TakenMinute { filter: self.copy(slot)?, is_covered, newcomers, lack })
     }
 
     /// Records that the store holds what was taken of minute `slot`: this many bits and newcomers.
@@ -126,10 +144,11 @@ impl Core {
         });
     }
 
-    /// Records that the store may lack what was taken of these minutes.
-    pub(crate) fn note_unwritten(&self, slots: impl IntoIterator<Item = Slot>) {
+    /// Records that these minutes were taken and may not have been written: the store may lack what it lacked before.
+    pub(crate) fn note_unwritten(&self, taken: impl IntoIterator<Item = (Slot, Lack)>) {
         let ring = &mut self.write().ring;
-        slots.into_iter().for_each(|slot| ring.set_dirty(slot, true));
+        // A value that lacked nothing was written for its coverage.
+        taken.into_iter().for_each(|(slot, lack)| ring.add_lack(slot, lack.max(Lack::Logged)));
     }
 
     /// Marks minute `slot` as clean before it is copied for the snapshot. Returns whether the minute is covered.
@@ -152,7 +171,7 @@ impl Core {
             return None;
         }
         drop_old_value();
-        ring.set_dirty(slot, false);
+        ring.clean(slot);
         Some(ring.covers(slot))
     }
 
@@ -164,12 +183,11 @@ impl Core {
         copy
     }
 
-    /// Marks minute `slot` as clean; later insertions make it dirty again. Returns how many of its newcomers are not
-    /// known to be in any published value.
-    fn clean(&self, slot: Slot) -> u64 {
+    /// Marks minute `slot` as clean; later insertions make it dirty again. Returns what the store's value lacked, and
+    /// how many of the minute's newcomers are not known to be in any published value.
+    fn clean(&self, slot: Slot) -> (Lack, u64) {
         let ring = &mut self.write().ring;
-        ring.set_dirty(slot, false);
-        ring.newcomers_unpublished_in(slot)
+        (ring.clean(slot), ring.newcomers_unpublished_in(slot))
     }
 
     /// Copies one of the ring's filters, a chunk at a time.
@@ -199,6 +217,11 @@ impl Core {
     /// Puts back what may not have reached the news log of minute `slot`.
     pub(crate) fn return_unsent(&self, slot: Slot, recorded: &[Recorded]) {
         self.write().ring.return_unsent(slot, recorded);
+    }
+
+    /// Records that the news log of minute `slot` is lost.
+    pub(crate) fn lose_log(&self, slot: Slot) {
+        self.write().ring.lose_log(slot);
     }
 
     /// Records fingerprints that other servers recorded in minute `slot`. Returns how many of them the minute lacked.
@@ -277,7 +300,7 @@ impl State {
     /// numbers. Under these numbers, the store may lack this server's bits, and may hold users whom this server does
     /// not know. Returns the minutes that were covered.
     pub(super) fn doubt_all(&mut self) -> Vec<Slot> {
-        self.ring.slots().for_each(|slot| self.ring.set_dirty(slot, true));
+        self.ring.slots().for_each(|slot| self.ring.add_lack(slot, Lack::Unlogged));
         self.uncover(self.ring.slots())
     }
 }

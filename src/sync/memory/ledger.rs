@@ -39,6 +39,7 @@ struct Line {
     unpublished: u64,
     demand: u64,
     shares: bool,
+    reads_logs: bool,
 }
 
 impl Ledger {
@@ -67,8 +68,9 @@ impl Ledger {
         let ask = &within_bounds(ask);
         let is_new = ask.number > self.lines.get(server).map_or(0, |line| line.number);
         if is_new {
-            let SeatRequest { number, unused, unpublished, demand, shares, .. } = *ask;
-            self.lines.insert(server.to_owned(), Line { at: now, number, unused, unpublished, demand, shares });
+            let SeatRequest { number, unused, unpublished, demand, shares, reads_logs, .. } = *ask;
+            let line = Line { at: now, number, unused, unpublished, demand, shares, reads_logs };
+            self.lines.insert(server.to_owned(), line);
             self.valued += ask.valued;
         }
         self.logged += logged;
@@ -84,6 +86,7 @@ impl Ledger {
             valued: self.valued,
             demand,
             servers,
+            readers: self.lines.values().filter(|line| line.reads_logs).count() as u64,
             ..<_>::default()
         };
         if let Some(room) = ask.room.filter(|_| is_new && ask.epoch == self.epoch && !is_quiet) {
