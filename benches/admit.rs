@@ -227,6 +227,7 @@ fn beside_a_writer(tokens: &Tokens, table: &mut Table) {
     let all = OverrideOrder {
         mode: OverrideMode::Open,
         max_active_users: None,
+        newcomers_per_minute: None,
         lasting: Duration::from_secs(3600),
         by: None,
         reason: None,

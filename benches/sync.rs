@@ -56,7 +56,14 @@ fn server(users: usize, seed: u64, clock: &Arc<ManualClock>) -> (Headcount, Work
     let builder = builder.clock(Arc::clone(clock)).secret("the key of two servers");
     let (headcount, worker) = builder.seed(seed).build().expect("a valid configuration");
     let lasting = Duration::from_secs(24 * 3600);
-    let everybody = OverrideOrder { mode: OverrideMode::Open, max_active_users: None, lasting, by: None, reason: None };
+    let everybody = OverrideOrder {
+        mode: OverrideMode::Open,
+        max_active_users: None,
+        newcomers_per_minute: None,
+        lasting,
+        by: None,
+        reason: None,
+    };
     headcount.set_override(everybody).expect("a valid override");
     (headcount, worker)
 }

@@ -3,9 +3,9 @@
 --
 -- KEYS[1] the ledger of seats · KEYS[2], … logs, one per minute: strings of 16 bytes of identity, then entries that
 -- this script does not read
--- ARGV[1] the server's name · ARGV[2] ms after which a server's seats are given to others · ARGV[3] to ARGV[15] the
--- fields of `SeatRequest` in their order, '' for no room
--- ARGV[16] the most bytes of a log to return · ARGV[17] the size, in bytes, from which on nothing is appended to a log
+-- ARGV[1] the server's name · ARGV[2] ms after which a server's seats are given to others · ARGV[3] to ARGV[17] the
+-- fields of `SeatRequest` in their order, '' for none
+-- ARGV[18] the most bytes of a log to return · ARGV[19] the size, in bytes, from which on nothing is appended to a log
 -- then seven for each log: the identity of the log that the server has read, '' for none · the position up to which it
 -- has read that log · the 8 bytes before that position · an entry to append, '' for none · the newcomers in the entry ·
 -- ms to keep the log at most, '' to change nothing · the identity of a new log
@@ -23,12 +23,12 @@ local ask = {
   epoch = ARGV[3], new_epoch = ARGV[4], number = tonumber(ARGV[5]), answered = tonumber(ARGV[6]),
   read = tonumber(ARGV[7]), valued = tonumber(ARGV[8]), unused = tonumber(ARGV[9]), unpublished = tonumber(ARGV[10]),
   shares = tonumber(ARGV[11]), readers = tonumber(ARGV[12]), room = tonumber(ARGV[13]), demand = tonumber(ARGV[14]),
-  rounding = tonumber(ARGV[15]),
+  rounding = tonumber(ARGV[15]), per_minute = tonumber(ARGV[16]), taken = tonumber(ARGV[17]),
 }
 local logged = 0
 local answers = {}
 for i = 2, #KEYS do
-  local log, at = KEYS[i], 7 * i + 4
+  local log, at = KEYS[i], 7 * i + 6
   local id, read_to, last_read, entry = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local length = redis.pcall('STRLEN', log)
   if type(length) == 'table' or (length > 0 and length < id_bytes) then
@@ -44,11 +44,11 @@ for i = 2, #KEYS do
       from = read_to
     end
     if from < length then
-      bytes = redis.call('GETRANGE', log, from, math.min(length, from + ARGV[16]) - 1)
+      bytes = redis.call('GETRANGE', log, from, math.min(length, from + ARGV[18]) - 1)
     end
   end
   local appended, keep_for = 0, tonumber(ARGV[at + 5])
-  if entry ~= '' and length < tonumber(ARGV[17]) then
+  if entry ~= '' and length < tonumber(ARGV[19]) then
     local new = ARGV[at + 6]
     local answer = redis.pcall('APPEND', log, length == 0 and new .. entry or entry)
     if type(answer) ~= 'table' then

@@ -1,11 +1,12 @@
 -- The ledger of seats: how many newcomers have been published, and what each server holds of the room. `SeatRequest` in
 -- src/round/messages.rs says what it promises.
 --
--- A ledger is a hash. The field "sums" has eleven words: the epoch (a name), the time until which nothing is granted,
+-- A ledger is a hash. The field "sums" has thirteen words: the epoch (a name), the time until which nothing is granted,
 -- the time of the last audit, the newcomers whom logs have published, those whom rounds have published, and the sums of
 -- the lines: unused seats, unpublished newcomers, demand, servers that share, servers that read the logs, and their
--- number. The field "w:" .. server is that server's line: the time, the number of the request, unused seats,
--- unpublished newcomers, demand, 1 if it shares, 1 if it reads the logs.
+-- number; then the permits (src/room/permits.rs) in millionths, and the time up to which they are filled. The field
+-- "w:" .. server is that server's line: the time, the number of the request, unused seats, unpublished newcomers,
+-- demand, 1 if it shares, 1 if it reads the logs, taken seats.
 --
 -- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a
 -- new one begins, and is quiet until all servers have written their lines.
@@ -14,6 +15,9 @@ local most_lines = 4096
 local audit_every = 1000 -- ms
 local where_asked = 0.75 -- of the room; the rest goes to all servers alike
 local shared_out = 0.25 -- of the room: what rounds hand out if all servers share
+local most_per_minute = 10000000 -- newcomers
+local permit = 1000000
+local burst = 30 -- the permits of this part of a minute can be saved up
 
 local function numbers(text, count)
   local found = {}
@@ -27,33 +31,33 @@ end
 
 local function read_sums(text)
   local epoch, rest = text:match('^(%x+) (.*)$')
-  local read = rest and numbers(rest, 10)
+  local read = rest and numbers(rest, 12)
   if not read then
     return nil
   end
   return {
     epoch = epoch, quiet = read[1], audited = read[2], logged = read[3], valued = read[4], unused = read[5],
     unpublished = read[6], demand = read[7], shares = read[8], readers = read[9],
-    lines = read[10],
+    lines = read[10], permits = read[11], filled = read[12],
   }
 end
 
 local function read_line(text)
-  local read = numbers(text, 7)
+  local read = numbers(text, 8)
   return read and {
     at = read[1], number = read[2], unused = read[3], unpublished = read[4], demand = read[5], shares = read[6],
-    readers = read[7],
+    readers = read[7], taken = read[8],
   }
 end
 
 local function write_sums(sums)
-  return string.format('%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', sums.epoch, sums.quiet, sums.audited,
-    sums.logged, sums.valued, sums.unused, sums.unpublished, sums.demand, sums.shares, sums.readers, sums.lines)
+  return string.format('%s' .. string.rep(' %.0f', 12), sums.epoch, sums.quiet, sums.audited, sums.logged, sums.valued,
+    sums.unused, sums.unpublished, sums.demand, sums.shares, sums.readers, sums.lines, sums.permits, sums.filled)
 end
 
 local function write_line(line)
-  return string.format('%.0f %.0f %.0f %.0f %.0f %.0f %.0f', line.at, line.number, line.unused, line.unpublished,
-    line.demand, line.shares, line.readers)
+  return string.format('%.0f' .. string.rep(' %.0f', 7), line.at, line.number, line.unused, line.unpublished,
+    line.demand, line.shares, line.readers, line.taken)
 end
 
 -- Returns a field of the ledger, or nil if it is not there or no server has written it.
@@ -115,9 +119,23 @@ local function audit(ledger, sums, now, alive_for)
   return true
 end
 
+-- Returns how many permits can be saved up, in millionths.
+local function most_permits(per_minute)
+  return math.max(math.floor(math.min(per_minute, most_per_minute) * permit / burst), permit)
+end
+
+-- Adds the permits that the time since the last call has brought, as `Permits::fill` does.
+local function fill(sums, per_minute, now)
+  per_minute = math.min(per_minute, most_per_minute)
+  local brought = math.floor(per_minute * math.max(now - sums.filled, 0) * 1000 / 60)
+  local most = math.max(most_permits(per_minute) - permit * math.min(sums.unused, most_per_minute), 0)
+  sums.permits = math.min(sums.permits + brought, most)
+  sums.filled = now
+end
+
 -- Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
--- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers }, or nil if Redis takes no writes or
--- refuses commands.
+-- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers }, or nil if Redis takes no
+-- writes or refuses commands.
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
 local function lease(ledger, server, ask, logged, now, alive_for)
@@ -152,7 +170,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     line = nil
     sums = {
       epoch = ask.new_epoch, quiet = now + alive_for, audited = now, logged = 0, valued = 0, unused = 0,
-      unpublished = 0, demand = 0, shares = 0, readers = 0, lines = 0,
+      unpublished = 0, demand = 0, shares = 0, readers = 0, lines = 0, permits = 0, filled = now,
     }
   end
   sums.quiet = math.min(sums.quiet, now + alive_for)
@@ -160,26 +178,38 @@ local function lease(ledger, server, ask, logged, now, alive_for)
   if is_new then
     if line then
       add(sums, line, -1)
+      if ask.per_minute then
+        local left = math.max(line.unused + line.taken - ask.taken, 0)
+        sums.permits = sums.permits + permit * math.min(math.max(left - ask.unused, 0), most_per_minute)
+      end
     end
     line = {
       at = now, number = ask.number, unused = ask.unused, unpublished = ask.unpublished, demand = ask.demand,
-      shares = ask.shares, readers = ask.readers,
+      shares = ask.shares, readers = ask.readers, taken = ask.taken,
     }
     add(sums, line, 1)
     sums.valued = sums.valued + ask.valued
   end
   sums.logged = sums.logged + logged
+  if ask.per_minute then
+    fill(sums, ask.per_minute, now)
+  end
   local granted, pool = 0, 0
   if is_new and ask.room and ask.epoch == sums.epoch and now >= sums.quiet then
     local free = ask.read + ask.room - sums.logged - sums.valued - sums.unused - sums.unpublished
     -- What the servers that share may hand out before they say so here.
     free = free - math.ceil(math.max(free, 0) * shared_out * sums.shares / sums.lines)
     pool = math.max(free + sums.unused, 0)
+    if ask.per_minute then
+      free = math.min(free, math.floor(sums.permits / permit))
+      pool = math.min(math.max(free + sums.unused, 0), math.floor(most_permits(ask.per_minute) / permit))
+    end
     local part = (1 - where_asked) / sums.lines
     part = part + where_asked * (sums.demand > 0 and line.demand / sums.demand or 1 / sums.lines)
     granted = math.max(math.min(math.floor(pool * part - line.unused + ask.rounding), free), 0)
     line.unused = line.unused + granted
     sums.unused = sums.unused + granted
+    sums.permits = math.max(sums.permits - permit * granted, 0)
   end
   local fields = { 'sums', write_sums(sums), line and name, line and write_line(line) }
   if type(redis.pcall('HSET', ledger, unpack(fields))) == 'table' then

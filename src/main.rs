@@ -264,6 +264,9 @@ struct Override {
     /// Another X
     #[arg(long, value_name = "N")]
     max_active_users: Option<u64>,
+    /// The most newcomers whom the whole fleet admits in a minute
+    #[arg(long, value_name = "N")]
+    newcomers_per_minute: Option<u64>,
     /// The reason, for the next person who looks
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -277,9 +280,11 @@ struct Override {
 impl Override {
     fn run(&self) -> Result<(), OperatorError> {
         let operator = self.asked.operator()?;
-        let withdraws = self.mode == "auto" && self.max_active_users.is_none();
+        let sets_number = self.max_active_users.is_some() || self.newcomers_per_minute.is_some();
+        let withdraws = self.mode == "auto" && !sets_number;
         if withdraws && (self.lasting.is_some() || self.reason.is_some()) {
-            let why = "auto without --max-active-users withdraws the override, so --for and --reason have no meaning";
+            let why = "auto without --max-active-users or --newcomers-per-minute withdraws the override, so --for and \
+                --reason have no meaning";
             Cli::command().error(clap::error::ErrorKind::ArgumentConflict, why).exit();
         }
         let said = if withdraws { operator.withdraw(self.by.as_deref())? } else { operator.set(&self.order())? };
@@ -302,6 +307,7 @@ impl Override {
         };
         set("for", self.lasting.map(|lasting| humantime::format_duration(lasting).to_string().into()));
         set("max_active_users", self.max_active_users.map(Into::into));
+        set("newcomers_per_minute", self.newcomers_per_minute.map(Into::into));
         set("by", self.by.clone().map(Into::into));
         set("reason", self.reason.clone().map(Into::into));
         order

@@ -5,6 +5,7 @@ mod budget;
 mod held;
 mod nodes;
 mod overrides;
+mod permits;
 
 use crate::fingerprint::Fingerprint;
 use crate::time::Timestamp;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 pub use overrides::{Override, OverrideMode, OverrideVersion};
+pub(crate) use permits::{MOST_PER_MINUTE, Permits};
 
 /// α: the part of the room that the whole fleet hands out per round. It is below 1 because every server hands out its
 /// share before it sees how the others used theirs. `./test sim --measure` compares values: 1 overshoots X by 11 %, 0.5
@@ -130,6 +132,8 @@ pub(crate) struct RoomSettings {
     pub(crate) on_outage: OnOutage,
     /// How many servers the fleet has, used when a server starts without a store.
     pub(crate) expected_nodes: u64,
+    /// The most newcomers whom the whole fleet admits in a minute.
+    pub(crate) newcomers_per_minute: Option<u64>,
 }
 
 /// The state of this server's connection to the fleet. A round that read the store but could not use everything that it
@@ -236,6 +240,10 @@ pub(crate) struct Room {
     share: u64,
     /// Seats held for newcomers until it is known whether they stay.
     held: Held,
+    /// The seats handed out that newcomers have taken.
+    taken: u64,
+    /// The newcomers whom this server may admit in seats that the ledger has not granted, if they are bounded.
+    permits: Permits,
     /// While this server gets its seats from the store's ledger: the free seats, and the unused ones of the others, as
     /// of the last answer.
     leased_elsewhere: Option<u64>,
@@ -263,6 +271,8 @@ impl Room {
             mode_since: now,
             share: 0,
             held: Held::default(),
+            taken: 0,
+            permits: Permits::full(settings.newcomers_per_minute, settings.expected_nodes, now),
             leased_elsewhere: None,
             nodes: 1,
             counted: Nodes::default(),
@@ -281,7 +291,7 @@ impl Room {
         let free = match self.forced() {
             Some(Mode::Open) => true,
             Some(Mode::Throttling) => false,
-            None => self.has_seat(active_users),
+            None => self.has_seat(active_users) && self.has_permit(),
         };
         match free {
             true if covered => Seat::Free,
@@ -302,10 +312,12 @@ impl Room {
     pub(crate) fn take_seat(&mut self) {
         // The other servers know of a leased seat, so it does not count against what all may admit without the store.
         let is_leased = self.leased_elsewhere.is_some() && self.unused() > 0;
+        self.taken += self.share.min(1);
         self.share = self.share.saturating_sub(1);
         self.newcomers_since_read = self.newcomers_since_read.saturating_add(1);
         if !is_leased {
             self.budget.spend();
+            self.permits.take(1);
         }
     }
 
@@ -412,6 +424,11 @@ impl Room {
         self.held.seats()
     }
 
+    /// Returns how many of the seats handed out newcomers have taken or hold, in all.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken + self.held.seats().min(self.share)
+    }
+
     /// Gives back the unused seats above `most`, and above the room that this server sees.
     pub(crate) fn give_back(&mut self, most: f64, active_users: f64) {
         let most = (most.floor() as u64).min(self.room(active_users));
@@ -421,6 +438,10 @@ impl Room {
     /// Adds seats that the ledger has granted, as far as this server sees room for them: anybody who can write to the
     /// store can change the ledger. `pool` are the free and the unused seats of the whole fleet.
     pub(crate) fn lease(&mut self, granted: u64, pool: u64, active_users: f64) {
+        // A share is more than the newcomers of a moment.
+        if self.leased_elsewhere.is_none() && self.newcomers_per_minute().is_some() {
+            self.share = self.held.seats();
+        }
         self.share = self.share.saturating_add(granted);
         self.give_back(f64::INFINITY, active_users);
         self.leased_elsewhere = Some(pool.saturating_sub(self.unused()));
@@ -471,8 +492,12 @@ impl Room {
         self.budget.go_without_store();
     }
 
-    /// Updates the mode from the estimate. Returns the shown mode if it has changed.
+    /// Updates the mode from the estimate, and the permits. Returns the shown mode if it has changed.
     pub(crate) fn settle(&mut self, active_users: f64, now: Timestamp) -> Option<Mode> {
+        if let Some(per_minute) = self.newcomers_per_minute() {
+            let servers = if self.link == FleetLink::Joining { self.settings.expected_nodes } else { self.nodes };
+            self.permits.fill(per_minute, servers, 0, now);
+        }
         self.mode = match self.mode {
             Mode::Open if self.room(active_users) == 0 => Mode::Throttling,
             Mode::Throttling if active_users < self.resume_below() => Mode::Open,
@@ -491,6 +516,13 @@ impl Room {
     pub(crate) fn max_active_users(&self) -> u64 {
         let overridden = self.override_.as_ref().and_then(|override_| override_.max_active_users);
         overridden.unwrap_or(self.settings.max_active_users)
+    }
+
+    /// Returns the most newcomers whom the whole fleet admits in a minute: the override's number, or the configured
+    /// one.
+    pub(crate) fn newcomers_per_minute(&self) -> Option<u64> {
+        let overridden = self.override_.as_ref().and_then(|override_| override_.newcomers_per_minute);
+        overridden.or(self.settings.newcomers_per_minute)
     }
 
     /// Returns the estimate below which the mode becomes open again.
@@ -594,6 +626,13 @@ impl Room {
                 self.share > self.held.seats() || self.has_budget(active_users)
             }
         }
+    }
+
+    /// Returns whether newcomers per minute are unbounded, or one more may be admitted now. The ledger of seats grants
+    /// no more seats than that.
+    fn has_permit(&self) -> bool {
+        let is_leased = self.leased_elsewhere.is_some() && self.unused() > 0;
+        self.newcomers_per_minute().is_none() || is_leased || self.permits.whole() > self.held.seats()
     }
 
     /// Returns whether an unseen token may belong to an active user, within the budget.

@@ -300,7 +300,14 @@ mod tests {
     fn rooms(max_active_users: u64) -> CapacitySim {
         let refill = Refill::Continuous;
         CapacitySim::new(
-            RoomSettings { max_active_users, resume_ratio: 0.9, refill, on_outage: OnOutage::Local, expected_nodes: 1 },
+            RoomSettings {
+                max_active_users,
+                resume_ratio: 0.9,
+                refill,
+                on_outage: OnOutage::Local,
+                expected_nodes: 1,
+                newcomers_per_minute: None,
+            },
             30,
         )
     }

@@ -26,7 +26,8 @@ fn server(capacity: u64, ratio: f64, seed: u64, clock: &Arc<ManualClock>) -> (He
 
 fn force(headcount: &Headcount, mode: OverrideMode) {
     let lasting = Duration::from_secs(12 * 3600);
-    let order = OverrideOrder { mode, max_active_users: None, lasting, by: None, reason: None };
+    let order =
+        OverrideOrder { mode, max_active_users: None, newcomers_per_minute: None, lasting, by: None, reason: None };
     headcount.set_override(order).expect("a valid override");
 }
 

@@ -78,7 +78,14 @@ fn delayed(node: &Node) -> [u64; 4] {
 
 fn open() -> OverrideOrder {
     let lasting = Duration::from_secs(600);
-    OverrideOrder { mode: OverrideMode::Open, max_active_users: None, lasting, by: None, reason: None }
+    OverrideOrder {
+        mode: OverrideMode::Open,
+        max_active_users: None,
+        newcomers_per_minute: None,
+        lasting,
+        by: None,
+        reason: None,
+    }
 }
 
 async fn until_it_waits(node: &Node) {

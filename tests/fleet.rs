@@ -436,6 +436,7 @@ async fn an_override_reaches_the_fleet_survives_a_flush_and_can_be_taken_back() 
     let order = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
+        newcomers_per_minute: None,
         lasting: 10 * MINUTE,
         by: None,
         reason: Some("launch".into()),
@@ -463,6 +464,7 @@ async fn an_override_ends_everywhere_by_itself() {
     let order = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
+        newcomers_per_minute: None,
         lasting: MINUTE,
         by: None,
         reason: None,
@@ -972,6 +974,7 @@ async fn after_a_step_of_the_stores_clock_nobody_is_a_newcomer_before_the_minute
     let throttling = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
+        newcomers_per_minute: None,
         lasting: 10 * MINUTE,
         by: None,
         reason: None,
@@ -1016,6 +1019,7 @@ async fn until_the_worker_has_turned_to_the_minute_of_a_stepped_clock_no_round_m
     let throttling = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
+        newcomers_per_minute: None,
         lasting: 10 * MINUTE,
         by: None,
         reason: None,
@@ -1113,7 +1117,8 @@ impl FilterStore for Noting {
 
 fn throttle(headcount: &Headcount) {
     let (mode, lasting) = (OverrideMode::Throttling, MINUTE);
-    let order = OverrideOrder { mode, max_active_users: None, lasting, by: None, reason: None };
+    let order =
+        OverrideOrder { mode, max_active_users: None, newcomers_per_minute: None, lasting, by: None, reason: None };
     headcount.set_override(order).unwrap();
 }
 

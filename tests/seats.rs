@@ -7,8 +7,8 @@ mod support;
 
 use headcount::round::{Identity, LogRequest, Reply, Request, SeatReply, SeatRequest};
 use headcount::time::{Clock, ManualClock, Slot, Timestamp};
-use headcount::{FilterStore, MemoryStore, RedisStore};
-use node::{Node, X, clock, settle};
+use headcount::{Builder, FilterStore, MemoryStore, RedisStore};
+use node::{MINUTE, Node, SECOND, X, clock, settle};
 use std::sync::Arc;
 use std::time::Duration;
 use support::Redis;
@@ -45,6 +45,7 @@ struct History {
     /// The number of each server's last request, and the seats that it holds.
     numbers: [u64; 3],
     unused: [u64; 3],
+    taken: [u64; 3],
     published: u64,
 }
 
@@ -56,6 +57,9 @@ impl History {
         self.numbers[server] = self.numbers[server].max(number);
         let epoch = self.epochs.last().copied().unwrap_or_default();
         self.epochs.push(rng.u64(1..));
+        let taken = rng.u64(..=self.unused[server].min(3));
+        self.taken[server] += taken;
+        self.unused[server] -= taken;
         SeatRequest {
             epoch: if rarely(rng) { rng.u64(..3) } else { epoch },
             new_epoch: *self.epochs.last().unwrap(),
@@ -70,6 +74,8 @@ impl History {
             room: (rng.u8(..) < 230).then(|| rng.i64(-20..120)),
             demand: rng.u64(..4) * 1000,
             rounding: rng.f64(),
+            newcomers_per_minute: (rng.u8(..) < 128).then(|| [1, 60, 600, 10_000_000][rng.usize(..4)]),
+            taken: if rarely(rng) { rng.u64(..100) } else { self.taken[server] },
         }
     }
 
@@ -97,7 +103,9 @@ fn asks_redis(
     call.arg(u8::from(ask.shares))
         .arg(u8::from(ask.reads_logs))
         .arg(ask.room.map_or_else(String::new, |room| room.to_string()));
-    call.arg(ask.demand).arg(ask.rounding.to_string()).arg(1 << 18).arg(1 << 20);
+    call.arg(ask.demand).arg(ask.rounding.to_string());
+    call.arg(ask.newcomers_per_minute.map_or_else(String::new, |most| most.to_string())).arg(ask.taken);
+    call.arg(1 << 18).arg(1 << 20);
     if let Some(log) = log {
         call.key(&keys[1]);
         call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
@@ -164,17 +172,17 @@ fn what_no_server_has_written_begins_a_new_ledger() {
     let sums = |sums: &str| vec!["HSET".to_owned(), "seats".into(), "sums".into(), sums.into()];
     let words = |command: &[&str]| command.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let mut lines = words(&["HSET", "seats"]);
-    lines.extend((0..5000).flat_map(|line| [format!("w:{line}"), "1 1 1 1 1 0".into()]));
+    lines.extend((0..5000).flat_map(|line| [format!("w:{line}"), "1 1 1 1 1 0 0 0".into()]));
     for strange in [
         words(&["SET", "seats", "a string"]),
         sums(""),
         sums("1"),
-        sums("0000000000000001 nan inf 0 0 0 0 0 0 1"),
-        sums("0000000000000001 0 1800000004000 0 0 -50 0 0 0 1"),
+        sums("0000000000000001 nan inf 0 0 0 0 0 0 0 1 0 0"),
+        sums("0000000000000001 0 1800000004000 0 0 -50 0 0 0 0 1 0 0"),
         sums(&long),
         // The sums differ from the lines.
-        sums("0000000000000001 0 1800000004000 0 0 50 0 0 0 1"),
-        words(&["HSET", "seats", "w:stranger", "1800000004000 1 50 0 0 0"]),
+        sums("0000000000000001 0 1800000004000 0 0 50 0 0 0 0 1 0 0"),
+        words(&["HSET", "seats", "w:stranger", "1800000004000 1 50 0 0 0 0 0"]),
         words(&["HSET", "seats", "w:stranger", "nonsense"]),
         words(&["HSET", "seats", "w:stranger", &long]),
         lines,
@@ -203,7 +211,16 @@ fn what_no_server_has_written_begins_a_new_ledger() {
 
 /// A fleet whose servers have leased for a while.
 async fn fleet<S: FilterStore>(servers: usize, clock: &Arc<ManualClock>, store: impl Fn() -> S) -> Vec<Node<S>> {
-    let start = || Node::start(store(), clock, |builder| builder.seed(fastrand::u64(..)));
+    fleet_of(servers, clock, store, |builder| builder).await
+}
+
+async fn fleet_of<S: FilterStore>(
+    servers: usize,
+    clock: &Arc<ManualClock>,
+    store: impl Fn() -> S,
+    configure: impl Fn(Builder) -> Builder,
+) -> Vec<Node<S>> {
+    let start = || Node::start(store(), clock, |builder| configure(builder.seed(fastrand::u64(..))));
     let mut nodes: Vec<_> = (0..servers).map(|_| start()).collect();
     settle(&mut nodes).await;
     // The ledger is new, and so is quiet for a while.
@@ -303,6 +320,70 @@ async fn seats_in_redis_are_leased_as_in_memory() {
     assert_full(play(&mut nodes, 30, |_, place| 60 * usize::from(place == 1)).await);
     let lines: Vec<String> = redis.ask(&["HKEYS", ledger]);
     assert_eq!(lines.len(), 4, "the sums and three servers: {lines:?}");
+}
+
+/// The most newcomers of any 60 s, divided by the bound, and all of them divided by those who were due. `newcomers` ask
+/// a server before each beat.
+async fn rates(servers: usize, per_minute: u64, newcomers: impl Fn(usize, usize) -> usize) -> (f64, f64) {
+    let (clock, store) = in_memory();
+    let configure = |builder: Builder| builder.max_active_users(100_000).newcomers_per_minute(per_minute);
+    let mut nodes = fleet_of(servers, &clock, || store.clone(), configure).await;
+    let mut admitted = Vec::new();
+    let beats = 1800;
+    for beat in 0..beats {
+        // `play` counts beats from 0, so rounds are as often as if it had played all beats at once.
+        admitted.push(play(&mut nodes, 1, |_, place| newcomers(beat, place)).await);
+        if beat % 10 == 9 {
+            for node in &mut nodes {
+                node.worker.tick();
+                node.round().await;
+            }
+        }
+    }
+    let minute = (MINUTE.as_millis() / BEAT.as_millis()) as usize;
+    let most = admitted.windows(minute).map(|minute| minute.iter().sum::<usize>()).max().unwrap();
+    let due = per_minute as f64 * beats as f64 / minute as f64;
+    (most as f64 / per_minute as f64, admitted.iter().sum::<usize>() as f64 / due)
+}
+
+#[tokio::test]
+async fn newcomers_per_minute_are_those_of_the_whole_fleet() {
+    for (servers, per_minute) in [(1, 60), (1, 1000), (10, 60), (10, 600), (10, 20_000)] {
+        let all_ask = |_, _| 1 + per_minute as usize / 300;
+        let (most, due) = rates(servers, per_minute, all_ask).await;
+        let bound = 1.08 + servers as f64 / 10.0 / per_minute as f64;
+        assert!(most <= bound, "{servers} servers, {per_minute} a minute: {most} of the bound in a minute");
+        assert!(due >= 0.98, "{servers} servers, {per_minute} a minute: {due} of those who were due");
+    }
+}
+
+/// Without beats, each server admits its part.
+#[tokio::test]
+async fn newcomers_per_minute_are_shared_out_where_no_seats_are_leased() {
+    let (clock, store) = in_memory();
+    let configure =
+        |builder: Builder| builder.max_active_users(100_000).newcomers_per_minute(600).news_every(Duration::ZERO);
+    let start = || Node::start(store.clone(), &clock, configure);
+    let mut nodes: Vec<_> = (0..4).map(|_| start()).collect();
+    settle(&mut nodes).await;
+    let mut admitted = 0;
+    for second in 0..120 {
+        for node in &mut nodes {
+            node.round().await;
+            for number in 0..10 {
+                admitted +=
+                    usize::from(node.headcount.admit(format!("{second} {number} {}", fastrand::u64(..))).is_admitted());
+            }
+        }
+        clock.advance(SECOND);
+    }
+    assert!((1150..=1296).contains(&admitted), "{admitted} in two minutes");
+}
+
+#[tokio::test]
+async fn newcomers_per_minute_go_where_they_ask() {
+    let (most, due) = rates(10, 600, |_, place| 5 * usize::from(place == 3)).await;
+    assert!(most <= 1.08 && due >= 0.98, "{most} of the bound, {due} of those who were due");
 }
 
 #[tokio::test]

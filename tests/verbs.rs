@@ -300,6 +300,11 @@ fn an_operator_reads_the_status_and_sets_overrides_from_a_shell() {
     let (_, screen) = ask(&["status"]);
     assert!(screen.contains("by ann: launch"), "{screen}");
     assert!(server.logged().contains("ann") && server.logged().contains("an operator set an override"));
+    let (code, text) = ask(&["override", "auto", "--newcomers-per-minute", "600"]);
+    assert!(code == Some(0) && text.starts_with("auto until "), "{text}");
+    assert!(ask(&["status"]).1.contains("at most 600 newcomers a minute"));
+    let (code, text) = ask(&["override", "auto", "--newcomers-per-minute", "0"]);
+    assert!(code == Some(1) && text.contains("newcomers_per_minute is 0"), "{text}");
     let (code, text) = ask(&["override", "auto", "--max-active-users", "17000"]);
     assert!(code == Some(1) && text.contains("422") && text.contains("between 1 and 16384"), "{text}");
     let (code, text) = ask(&["override", "auto", "--max-active-users", "9000"]);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// No fault, and N·w is at most 1. A minute's turn is no exception.
 pub const CALM: f64 = 1.02;
-/// Redis hangs, is slow, or loses answers.
+/// Redis hangs, is slow, loses answers, or refuses the beats of a server.
 pub const STALL: f64 = 1.05;
 /// Redis is away, and `on_outage` is `local` or `closed`.
 pub const OUTAGE: f64 = 1.05;
@@ -64,7 +64,7 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
         Kind::StoreClock { forward: false, .. } => None,
         Kind::StoreClock { .. } => Some(CLOCK_STEP),
         Kind::Corrupt { .. } | Kind::Logs { .. } => Some(CORRUPTION),
-        Kind::Deaf { .. } => Some(CALM),
+        Kind::Deaf { .. } => Some(STALL),
         Kind::Crash { .. } | Kind::Leave { .. } | Kind::Join => Some(JOINING),
         Kind::Rolling { .. } => Some(DEPLOY),
     }

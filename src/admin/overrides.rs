@@ -33,6 +33,10 @@ pub(super) struct Order {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(range(min = 1))]
     max_active_users: Option<u64>,
+    /// The most newcomers per minute while the override is in force; without it, the configured number.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(range(min = 1, max = 10_000_000))]
+    newcomers_per_minute: Option<u64>,
     /// The duration, at most 24h; 1h by default. Other units and sums, such as `1h 30m`, are accepted, too.
     #[serde(rename = "for", default, with = "humantime_serde")]
     #[schemars(with = "Option<String>", regex(pattern = r"^([1-9][0-9]{0,2}m|([1-9]|1[0-9]|2[0-4])h)$"))]
@@ -53,7 +57,7 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
     let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else { return Ok(None) };
     let float = number.as_f64().filter(|float| float.fract() == 0.0 && (0.0..=EXACT).contains(float));
     let whole = number.as_u64().or(float.map(|float| float as u64));
-    let refused = || D::Error::custom(format_args!("max_active_users is {number}; it must be a whole number above 0"));
+    let refused = || D::Error::custom(format_args!("a number is {number}; it must be a whole number above 0"));
     whole.map(Some).ok_or_else(refused)
 }
 
@@ -73,16 +77,23 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
             return problem(StatusCode::BAD_REQUEST, format!("{error}; a valid body is, for example, {example}"));
         }
     };
-    let Order { mode, max_active_users, lasting, reason, by } = order;
+    let Order { mode, max_active_users, newcomers_per_minute, lasting, reason, by } = order;
     let from = address(peer);
     let by = by.or_else(|| from.clone());
     let lasting = lasting.unwrap_or(DEFAULT_LASTING);
-    match admin.headcount.set_override(OverrideOrder { mode, max_active_users, lasting, by, reason }) {
+    match admin.headcount.set_override(OverrideOrder {
+        mode,
+        max_active_users,
+        newcomers_per_minute,
+        lasting,
+        by,
+        reason,
+    }) {
         Ok(set) => {
             let [by, reason] = [&set.by, &set.reason].map(|words| words.as_deref().unwrap_or("not given"));
             let from = from.as_deref().unwrap_or("unknown");
             tracing::info!(
-                mode = %set.mode, max_active_users, until = %set.until, ?by, from, ?reason,
+                mode = %set.mode, max_active_users, newcomers_per_minute, until = %set.until, ?by, from, ?reason,
                 "an operator set an override"
             );
             Json(admin.headcount.status().override_).into_response()

@@ -4,7 +4,7 @@ use super::ConfigError;
 #[cfg(feature = "server")]
 use super::words;
 use super::{time_or_auto, whole_if_any, word};
-use crate::room::{OnOutage, Refill, RoomSettings};
+use crate::room::{MOST_PER_MINUTE, OnOutage, Refill, RoomSettings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -35,6 +35,15 @@ pub struct Admission {
     #[serde(deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "20000")))]
     pub max_active_users: Option<u64>,
+    /// The most newcomers whom all servers together admit in a minute, however much room there is: for a backend that
+    /// is cold, or whose logins are expensive. At most 10,000,000. Two seconds' worth may come at once. A server that
+    /// cannot lease seats from Redis admits its part. Without it, only the room bounds newcomers.
+    #[serde(deserialize_with = "whole_if_any")]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a whole number from 1 to 10,000,000", "such_as" = "6000"))
+    )]
+    pub newcomers_per_minute: Option<u64>,
     /// Throttling ends when the active users fall below this fraction of X. Above 0, at most 1. Default: 0.9.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a number above 0 and at most 1", "such_as" = "0.9")))]
     pub resume_ratio: f64,
@@ -180,6 +189,7 @@ impl Default for Admission {
     fn default() -> Self {
         Self {
             max_active_users: None,
+            newcomers_per_minute: None,
             resume_ratio: 0.9,
             refill: Refill::default(),
             enforcement: Enforcement::default(),
@@ -223,7 +233,8 @@ impl Admission {
         }
     }
 
-    /// Checks `resume_ratio`, `retry_after` and `refusal_delay`. Returns the settings of the room.
+    /// Checks `newcomers_per_minute`, `resume_ratio`, `retry_after` and `refusal_delay`. Returns the settings of the
+    /// room.
     pub(super) fn check(
         &self,
         max_active_users: u64,
@@ -240,8 +251,12 @@ impl Admission {
         if let Some(found) = self.refusal_delay.filter(|delay| *delay > MAX_REFUSAL_DELAY) {
             return Err(ConfigError::RefusalDelay { found });
         }
+        if let Some(found) = self.newcomers_per_minute.filter(|most| !(1..=MOST_PER_MINUTE).contains(most)) {
+            return Err(ConfigError::NewcomersPerMinute { found });
+        }
         Ok(RoomSettings {
             max_active_users,
+            newcomers_per_minute: self.newcomers_per_minute,
             resume_ratio: self.resume_ratio,
             refill: self.refill,
             on_outage,

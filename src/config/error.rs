@@ -32,6 +32,8 @@ pub enum ConfigError {
     MaxActiveUsersMissing,
     #[error("admission.max_active_users is {found}; it must be between 1 and {}", Shape::MAX_CAPACITY)]
     MaxActiveUsers { found: u64 },
+    #[error("admission.newcomers_per_minute is {found}; it must be between 1 and 10,000,000, such as 6000")]
+    NewcomersPerMinute { found: u64 },
     #[error("admission.resume_ratio is {found}; it must be above 0 and at most 1, such as 0.9")]
     ResumeRatio { found: f64 },
     #[error(
@@ -120,6 +122,7 @@ impl ConfigError {
     pub fn key(&self) -> &'static str {
         match self {
             Self::MaxActiveUsersMissing | Self::MaxActiveUsers { .. } => "admission.max_active_users",
+            Self::NewcomersPerMinute { .. } => "admission.newcomers_per_minute",
             Self::ResumeRatio { .. } => "admission.resume_ratio",
             Self::RetryAfter { .. } => "admission.retry_after",
             Self::ExemptPath { .. } => "admission.exempt_paths",

@@ -53,6 +53,11 @@ fn each_value_out_of_bounds_is_named_with_its_key() {
             complaint(|c| c.admission.max_active_users = Some(u64::MAX)),
             "admission.max_active_users is 18446744073709551615",
         ),
+        (complaint(|c| c.admission.newcomers_per_minute = Some(0)), "admission.newcomers_per_minute is 0"),
+        (
+            complaint(|c| c.admission.newcomers_per_minute = Some(10_000_001)),
+            "admission.newcomers_per_minute is 10000001",
+        ),
         (complaint(|c| c.admission.resume_ratio = 1.5), "admission.resume_ratio is 1.5"),
         (complaint(|c| c.admission.resume_ratio = f64::NAN), "admission.resume_ratio is NaN"),
         (complaint(|c| c.admission.retry_after.max = Duration::from_secs(3)), "admission.retry_after is 15s to 3s"),

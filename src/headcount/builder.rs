@@ -87,6 +87,12 @@ impl Builder {
         self
     }
 
+    /// Sets the most newcomers whom all servers of the fleet together admit in a minute.
+    pub fn newcomers_per_minute(mut self, newcomers_per_minute: u64) -> Self {
+        self.config.admission.newcomers_per_minute = Some(newcomers_per_minute);
+        self
+    }
+
     /// Sets a fraction of X: throttling ends when the active users fall below it.
     pub fn resume_ratio(mut self, resume_ratio: f64) -> Self {
         self.config.admission.resume_ratio = resume_ratio;

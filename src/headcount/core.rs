@@ -125,6 +125,7 @@ pub(crate) struct CoreStatus {
     pub(crate) mode_changes: [u64; 2],
     pub(crate) estimate: Estimate,
     pub(crate) max_active_users: u64,
+    pub(crate) newcomers_per_minute: Option<u64>,
     /// Throttling ends when the estimate falls below this number of users.
     pub(crate) resume_below: f64,
     pub(crate) room: u64,
@@ -207,6 +208,7 @@ impl Core {
             mode_since,
             mode_changes: state.mode_changes,
             max_active_users: state.room.max_active_users(),
+            newcomers_per_minute: state.room.newcomers_per_minute(),
             resume_below: state.room.resume_below(),
             room: state.room.room(estimate.users),
             share: state.room.share(estimate.users),

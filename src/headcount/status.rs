@@ -48,6 +48,9 @@ pub struct Status {
     pub active_users: ActiveUsers,
     /// X: the override's value, or else the configured one.
     pub max_active_users: u64,
+    /// The most newcomers whom the fleet admits in a minute: the override's value, or else the configured one; null if
+    /// only the room bounds them.
+    pub newcomers_per_minute: Option<u64>,
     /// Throttling ends when the estimate falls below this number of users.
     pub resume_below: u64,
     /// The number of free seats: X − E, or 0 if E is higher.
@@ -130,6 +133,7 @@ pub struct ActiveUsers {
 /// # let order = OverrideOrder {
 /// #     mode: OverrideMode::Open,
 /// #     max_active_users: None,
+/// #     newcomers_per_minute: None,
 /// #     lasting: Duration::from_secs(600),
 /// #     by: Some("erin".into()),
 /// #     reason: Some("the finals".into()),
@@ -148,6 +152,8 @@ pub struct OverrideStatus {
     pub mode: OverrideMode,
     /// The X that the override sets; null for the configured one.
     pub max_active_users: Option<u64>,
+    /// The newcomers per minute that the override sets; null for the configured number.
+    pub newcomers_per_minute: Option<u64>,
     /// When the override ends; null if there is none.
     pub until: Option<Timestamp>,
     /// The name that the operator gave, or else the address of the request.
@@ -254,6 +260,7 @@ impl Headcount {
             ready: self.is_ready(),
             active_users: self.shared.active_users(&state, now),
             max_active_users: state.max_active_users,
+            newcomers_per_minute: state.newcomers_per_minute,
             resume_below: state.resume_below.ceil() as u64,
             room: state.room,
             share: state.share,
@@ -342,6 +349,7 @@ impl OverrideStatus {
             Some(override_) => Self {
                 mode: override_.mode,
                 max_active_users: override_.max_active_users,
+                newcomers_per_minute: override_.newcomers_per_minute,
                 until: Some(override_.until),
                 by: override_.by.clone(),
                 reason: override_.reason.clone(),
@@ -350,6 +358,7 @@ impl OverrideStatus {
             None => Self {
                 mode: OverrideMode::Auto,
                 max_active_users: None,
+                newcomers_per_minute: None,
                 until: None,
                 by: None,
                 reason: None,

@@ -314,7 +314,14 @@ fn the_decisions_add_up_to_all_checks() {
 }
 
 fn order(mode: OverrideMode) -> OverrideOrder {
-    OverrideOrder { mode, max_active_users: None, lasting: MINUTE, by: None, reason: Some("launch".into()) }
+    OverrideOrder {
+        mode,
+        max_active_users: None,
+        newcomers_per_minute: None,
+        lasting: MINUTE,
+        by: None,
+        reason: Some("launch".into()),
+    }
 }
 
 #[test]
@@ -534,4 +541,36 @@ fn a_refresh_is_sent_while_the_lock_is_held_so_that_a_turn_cannot_miss_it() {
         assert!(turning.is_locked(), "a turn could empty the channel just before the refresh is in it");
     });
     assert_eq!(decision(&headcount, "alice"), Decision::Seen);
+}
+
+#[test]
+fn a_server_alone_admits_as_many_newcomers_a_minute_as_it_may() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let builder = Headcount::builder().max_active_users(10_000).newcomers_per_minute(60).clock(Arc::clone(&clock));
+    let (headcount, mut worker) = builder.build().unwrap();
+    let mut admits = |seconds: u64| {
+        let mut admitted = 0;
+        for second in 0..seconds {
+            worker.tick();
+            admitted +=
+                (0..5).filter(|ask| headcount.admit(format!("{second} {ask} {}", clock.wall())).is_admitted()).count();
+            clock.advance(Duration::from_secs(1));
+        }
+        admitted
+    };
+    assert_eq!(admits(1), 2, "two seconds' worth at once");
+    assert_eq!(admits(60), 60);
+    assert_eq!((headcount.status().mode, headcount.status().newcomers_per_minute), (Mode::Open, Some(60)));
+    let seen = headcount.admit(format!("0 0 {}", Timestamp::from_millis(1_800_000_000_000)));
+    assert_eq!(seen.decision(), Decision::Seen, "users who are in are not bounded");
+
+    let more = |mode, per_minute| OverrideOrder { newcomers_per_minute: Some(per_minute), ..order(mode) };
+    headcount.set_override(more(OverrideMode::Auto, 240)).unwrap();
+    assert!((9 * 4..=11 * 4).contains(&admits(10)));
+    for refused in [0, 10_000_001] {
+        let error = headcount.set_override(more(OverrideMode::Auto, refused)).unwrap_err().to_string();
+        assert!(error.contains("newcomers_per_minute is"), "{error}");
+    }
+    headcount.set_override(more(OverrideMode::Open, 1)).unwrap();
+    assert_eq!(admits(10), 50, "open admits everybody");
 }

@@ -11,8 +11,9 @@ use std::fmt;
 /// use std::time::Duration;
 /// let (headcount, _worker) = Headcount::builder().max_active_users(1).build()?;
 /// let force = |mode, max_active_users| {
-///     let lasting = Duration::from_secs(600);
-///     headcount.set_override(OverrideOrder { mode, max_active_users, lasting, by: None, reason: None })
+///     let (lasting, newcomers_per_minute) = (Duration::from_secs(600), None);
+///     let (by, reason) = (None, None);
+///     headcount.set_override(OverrideOrder { mode, max_active_users, newcomers_per_minute, lasting, by, reason })
 /// };
 /// force(OverrideMode::Throttling, None)?;
 /// assert!(!headcount.admit("alice").is_admitted(), "however much room there is");
@@ -64,6 +65,7 @@ pub struct OverrideVersion {
 /// let order = OverrideOrder {
 ///     mode: OverrideMode::Throttling,
 ///     max_active_users: None,
+///     newcomers_per_minute: None,
 ///     lasting,
 ///     by: Some("ops".into()),
 ///     reason: Some("a database is slow".into()),
@@ -82,6 +84,8 @@ pub struct Override {
     pub mode: OverrideMode,
     /// Another X, or `None` to keep the configured one.
     pub max_active_users: Option<u64>,
+    /// The most newcomers whom the fleet admits in a minute, or `None` to keep the configured number.
+    pub newcomers_per_minute: Option<u64>,
     /// When the override ends by itself, in the fleet's time.
     #[serde(with = "millis")]
     pub until: Timestamp,
@@ -107,6 +111,7 @@ impl Override {
             version: OverrideVersion { number, writer: "w".into() },
             mode,
             max_active_users: None,
+            newcomers_per_minute: None,
             until,
             remembered_until: until,
             by: None,
@@ -123,6 +128,7 @@ impl Override {
             version,
             mode: OverrideMode::Auto,
             max_active_users: None,
+            newcomers_per_minute: None,
             until: self.remembered_until,
             remembered_until: self.remembered_until,
             by: None,

@@ -10,6 +10,7 @@ fn settings(max_active_users: u64) -> RoomSettings {
         refill: Refill::Continuous,
         on_outage: OnOutage::Local,
         expected_nodes: 1,
+        newcomers_per_minute: None,
     }
 }
 

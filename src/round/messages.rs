@@ -313,6 +313,12 @@ pub struct SeatRequest {
     pub demand: u64,
     /// A random number, uniform in 0..1. A fraction of a seat is granted if it is not smaller than one minus this.
     pub rounding: f64,
+    /// The most newcomers whom the whole fleet may admit in a minute, if there is such a bound. Then seats are granted
+    /// only as fast, and the unused ones are at most as many as two seconds bring.
+    pub newcomers_per_minute: Option<u64>,
+    /// How many of its seats this server has given to newcomers or holds for them, in all. From this, the store tells
+    /// seats that were taken from those that were given back.
+    pub taken: u64,
 }
 
 /// What the ledger of seats says. [`SeatRequest`] has an example.
@@ -328,7 +334,7 @@ pub struct SeatReply {
     pub valued: u64,
     /// The seats granted in addition to those that the server holds.
     pub granted: u64,
-    /// The seats of the whole fleet that are free or unused; 0 if the request asked for none.
+    /// The seats of the whole fleet that are unused or may be granted now; 0 if the request asked for none.
     pub pool: u64,
     /// The sum of the weights of all servers.
     pub demand: u64,

@@ -44,12 +44,17 @@ fn read(fields: &str) -> Option<Override> {
         Some(max_active_users) => Some(max_active_users.parse().ok()?),
         None => None,
     };
+    let newcomers_per_minute = match fields.get("newcomers_per_minute") {
+        Some(most) => Some(most.parse().ok()?),
+        None => None,
+    };
     let mode = words("mode")?;
     let mode = MODES.into_iter().find(|named| named.to_string() == mode)?;
     Some(Override {
         version: OverrideVersion { number: number("number")?, writer: words("writer")? },
         mode,
         max_active_users,
+        newcomers_per_minute,
         until: Timestamp::from_millis(number("until")?),
         remembered_until: Timestamp::from_millis(number("remembered_until")?),
         by: words("by"),
@@ -59,7 +64,17 @@ fn read(fields: &str) -> Option<Override> {
 }
 
 fn write(override_: &Override) -> String {
-    let Override { version, mode, max_active_users, until, remembered_until, by, reason, withdrawn } = override_;
+    let Override {
+        version,
+        mode,
+        max_active_users,
+        newcomers_per_minute,
+        until,
+        remembered_until,
+        by,
+        reason,
+        withdrawn,
+    } = override_;
     let mut fields = String::new();
     let mut field = |name: &str, value: Option<&str>| {
         // A line break ends a field.
@@ -70,6 +85,7 @@ fn write(override_: &Override) -> String {
     field("writer", Some(&version.writer));
     field("mode", Some(&mode.to_string()));
     field("max_active_users", max_active_users.map(|max| max.to_string()).as_deref());
+    field("newcomers_per_minute", newcomers_per_minute.map(|most| most.to_string()).as_deref());
     field("until", Some(&until.as_millis().to_string()));
     field("remembered_until", Some(&remembered_until.as_millis().to_string()));
     field("by", by.as_deref());
@@ -92,6 +108,7 @@ mod tests {
             version: OverrideVersion { number: 1_800_000_000_000, writer: "a".into() },
             mode: OverrideMode::Open,
             max_active_users: Some(7),
+            newcomers_per_minute: Some(70),
             until: Timestamp::from_millis(1_800_000_600_000),
             remembered_until: Timestamp::from_millis(1_800_000_600_000),
             by: Some("ann".into()),
@@ -129,7 +146,15 @@ mod tests {
         let ours = mac(1, "shop", 7);
         for mode in MODES {
             for withdrawn in [false, true] {
-                let bare = Override { mode, withdrawn, max_active_users: None, by: None, reason: None, ..override_() };
+                let bare = Override {
+                    mode,
+                    withdrawn,
+                    max_active_users: None,
+                    newcomers_per_minute: None,
+                    by: None,
+                    reason: None,
+                    ..override_()
+                };
                 assert_eq!(decode(&encode(&bare, &ours), &ours), Some(bare));
             }
         }

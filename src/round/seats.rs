@@ -121,6 +121,8 @@ impl Round {
             room: asks.then_some(room.clamp(-(MOST as i64), MOST as i64)),
             demand: demand.min(MOST),
             rounding,
+            newcomers_per_minute: held.newcomers_per_minute,
+            taken: held.taken.min(MOST),
         }
     }
 

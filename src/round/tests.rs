@@ -378,6 +378,7 @@ fn an_override_is_sent_until_the_store_has_it() {
     let order = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
+        newcomers_per_minute: None,
         lasting: 60 * SECOND,
         by: None,
         reason: None,
@@ -440,6 +441,7 @@ fn an_override_that_no_server_has_written_is_counted_and_removed() {
     let order = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
+        newcomers_per_minute: None,
         lasting: SECOND,
         by: None,
         reason: None,
@@ -469,6 +471,7 @@ fn an_override_with_a_version_from_the_future_is_left_alone() {
     let closes = OverrideOrder {
         mode: OverrideMode::Throttling,
         max_active_users: None,
+        newcomers_per_minute: None,
         lasting: SECOND,
         by: None,
         reason: None,
@@ -488,7 +491,14 @@ fn an_override_with_a_version_from_the_future_is_left_alone() {
 fn an_older_override_that_is_put_back_is_overwritten_after_the_later_one_has_ended_too() {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let (headcount, mut worker, mut exchange) = exchange_at(&clock);
-    let order = |mode, lasting| OverrideOrder { mode, max_active_users: None, lasting, by: None, reason: None };
+    let order = |mode, lasting| OverrideOrder {
+        mode,
+        max_active_users: None,
+        newcomers_per_minute: None,
+        lasting,
+        by: None,
+        reason: None,
+    };
     let open = headcount.set_override(order(OverrideMode::Open, 600 * SECOND)).unwrap();
     let recorded = stored_override(&open, exchange.round.codec.mac());
     headcount.set_override(order(OverrideMode::Throttling, 4 * SECOND)).unwrap();
@@ -634,7 +644,14 @@ fn an_override_of_another_server_is_logged_when_it_begins_and_when_it_is_withdra
     };
     assert!(!logged().contains("override"));
     let (mode, by) = (OverrideMode::Throttling, Some("ann".to_owned()));
-    let order = OverrideOrder { mode, max_active_users: None, lasting: 60 * SECOND, by, reason: None };
+    let order = OverrideOrder {
+        mode,
+        max_active_users: None,
+        newcomers_per_minute: None,
+        lasting: 60 * SECOND,
+        by,
+        reason: None,
+    };
     setter.set_override(order).unwrap();
     let log = logged();
     assert!(log.contains("an override set on another server is in force") && log.contains("ann"), "{log}");

@@ -130,9 +130,11 @@ impl Screen<'_> {
         let mode = self.text("/override/mode");
         let x = self.0.pointer("/override/max_active_users").and_then(Value::as_u64);
         let x = x.map_or(String::new(), |x| format!(", X = {}", Grouped(x)));
+        let rate = self.0.pointer("/override/newcomers_per_minute").and_then(Value::as_u64);
+        let rate = rate.map_or(String::new(), |most| format!(", at most {} newcomers a minute", Grouped(most)));
         let [by, reason] = ["by", "reason"]
             .map(|name| self.text_if_any(&format!("/override/{name}")).unwrap_or_else(|| "not given".into()));
-        format!("{mode}{x} until {until}, by {by}: {reason}")
+        format!("{mode}{x}{rate} until {until}, by {by}: {reason}")
     }
 
     /// Returns the lines about other values of X, which a server in shadow mode simulates.

@@ -249,7 +249,7 @@ async function confirm(page) {
     await page.locator('input[name=mode][value=auto]').focus();
     await page.keyboard.press('ArrowUp');
     assert.ok(await page.locator('input[name=mode][value=throttling]').isChecked());
-    for (const _ of [1, 2, 3, 4, 5]) await page.keyboard.press('Tab');
+    for (const _ of [1, 2, 3, 4, 5, 6]) await page.keyboard.press('Tab');
     assert.equal(await page.evaluate(() => document.activeElement.id), 'set', 'the button comes after the fields');
     await page.keyboard.press('Enter');
     await page.locator('#confirm').waitFor({ state: 'visible', timeout: DEADLINE });
@@ -267,6 +267,17 @@ async function confirm(page) {
     await page.locator('#withdraw').click();
     await confirm(page);
     await until('that to be over', async () => /None/.test(await text(page, 'override')));
+
+    // Newcomers are bounded for a while.
+    await page.locator('input[name=mode][value=auto]').check();
+    await page.locator('#per-minute').fill('600');
+    await page.locator('#set').click();
+    await confirm(page);
+    await until('the bound', async () => /at most 600 newcomers a minute/.test(await text(page, 'override')));
+    await page.locator('#withdraw').click();
+    await confirm(page);
+    await until('that to be over', async () => /None/.test(await text(page, 'override')));
+    await page.locator('#per-minute').fill('');
 
     // What the server refuses is said.
     await page.locator('#x').fill('99999999');

@@ -221,7 +221,8 @@ function headline() {
   if (status.enforcement === 'off') return 'nothing is decided: enforcement is off';
   if (forced?.mode === 'open') return `everybody is admitted ${until}`;
   if (forced?.mode === 'throttling') return `newcomers ${would} rejected ${until}`;
-  if (status.mode === 'open') return 'newcomers are admitted';
+  const rate = status.newcomers_per_minute ? `, at most ${number(status.newcomers_per_minute)} a minute` : '';
+  if (status.mode === 'open') return `newcomers are admitted${rate}`;
   if (status.ring.coverage < status.ring.slots + 1) return `few newcomers ${would} admitted, until this server knows the active users`;
   // Seats that become free go to newcomers at once, or when throttling ends.
   if (lately?.newcomers > 0) return `newcomers ${would} admitted to free seats only`;
@@ -297,6 +298,7 @@ function facts() {
     ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}, ${sync.loses_values ? 'loses values' : sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} in conflict, ${number(sync.failures)} failed`],
     ['News between rounds', sync.beat_every_seconds === null ? 'none' : `every ${sync.beat_every_seconds.toFixed(2)} s, ${sync.last_beat_seconds === null ? 'none answered yet' : `last ${ago(sync.last_beat_seconds)} ago`}, ${number(sync.beats_failed)} failed`],
+    ['Newcomers a minute', status.newcomers_per_minute ? `at most ${number(status.newcomers_per_minute)} in the whole fleet` : 'as many as there are seats'],
     ['Seats by lease', sync.leases_seats ? `${number(sync.seats_granted)} granted to this server; ${number(sync.fleet_free_seats)} free in the whole fleet` : 'none: seats come with the rounds'],
     ['Refusals that waited', delayed.begun + delayed.at_once === 0 ? 'none' : `${number(delayed.begun)}, ${number(delayed.recognized)} of them admitted after all; ${number(delayed.waiting)} waiting now; ${number(delayed.at_once)} sent at once, because too many waited`],
     ['Known minutes', `${ring.coverage} of ${ring.slots + 1} ${{ 60: 'minutes', 1: 'seconds' }[ring.slot_seconds] ?? `slots of ${ring.slot_seconds} s`}`, ring.coverage < ring.slots + 1],
@@ -418,8 +420,9 @@ function override() {
   const inForce = Boolean(now.until);
   el('withdraw').hidden = !inForce;
   const x = now.max_active_users ? `, the limit is ${number(now.max_active_users)}` : '';
+  const rate = now.newcomers_per_minute ? `, at most ${number(now.newcomers_per_minute)} newcomers a minute` : '';
   set('override', inForce
-    ? `${forced}${x}, until ${time(now.until)}, set by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}${now.warning ? `. ${now.warning}` : ''}`
+    ? `${forced}${x}${rate}, until ${time(now.until)}, set by ${now.by ?? 'somebody'}: ${now.reason ?? 'no reason given'}${now.warning ? `. ${now.warning}` : ''}`
     : 'None. Newcomers are admitted while there are seats.');
 }
 
@@ -449,10 +452,12 @@ el('steer-form').onsubmit = async event => {
   const mode = new FormData(event.target).get('mode');
   const order = { mode, for: el('for').value };
   if (el('x').value) order.max_active_users = Number(el('x').value);
+  if (el('per-minute').value) order.newcomers_per_minute = Number(el('per-minute').value);
   for (const name of ['by', 'reason']) if (el(name).value.trim()) order[name] = el(name).value.trim();
   const what = { open: 'EVERYBODY is admitted, whether there are seats or not', throttling: 'NO newcomer is admitted', auto: 'newcomers are admitted while there are seats' }[mode];
   const x = order.max_active_users ? `, with a limit of ${number(order.max_active_users)}` : '';
-  if (await sure(`On every server of the fleet, ${what}${x}, for ${order.for}.`)) {
+  const rate = order.newcomers_per_minute ? `, at most ${number(order.newcomers_per_minute)} newcomers a minute` : '';
+  if (await sure(`On every server of the fleet, ${what}${x}${rate}, for ${order.for}.`)) {
     await steer({ method: 'PUT', body: JSON.stringify(order), headers: { 'content-type': 'application/json' } });
   }
 };

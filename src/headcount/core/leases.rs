@@ -13,6 +13,9 @@ pub(crate) struct SeatsHeld {
     pub(crate) unlogged: u64,
     /// X − E.
     pub(crate) room: f64,
+    /// The seats that newcomers have taken or hold, in all.
+    pub(crate) taken: u64,
+    pub(crate) newcomers_per_minute: Option<u64>,
 }
 
 impl Core {
@@ -45,6 +48,8 @@ impl Core {
                 held,
                 unlogged: state.ring.newcomers_unlogged(),
                 room: state.room.max_active_users() as f64 - active_users,
+                taken: state.room.taken(),
+                newcomers_per_minute: state.room.newcomers_per_minute(),
             }
         };
         self.change(report)

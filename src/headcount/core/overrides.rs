@@ -1,7 +1,7 @@
 //! Operators' overrides: their bounds, their versions, and their exchange with the other servers.
 
 use super::{Core, State};
-use crate::room::{Override, OverrideMode, OverrideVersion};
+use crate::room::{MOST_PER_MINUTE, Override, OverrideMode, OverrideVersion};
 use crate::text::misleads;
 use crate::time::Timestamp;
 use std::time::Duration;
@@ -18,6 +18,7 @@ pub const MAX_OVERRIDE: Duration = Duration::from_secs(24 * 3600);
 /// let override_ = headcount.set_override(OverrideOrder {
 ///     mode: OverrideMode::Throttling,
 ///     max_active_users: None,
+///     newcomers_per_minute: None,
 ///     lasting: Duration::from_secs(600),
 ///     by: Some("erin".into()),
 ///     reason: Some("the database is slow".into()),
@@ -34,6 +35,8 @@ pub struct OverrideOrder {
     pub mode: OverrideMode,
     /// The X to set; `None` keeps the configured one.
     pub max_active_users: Option<u64>,
+    /// The most newcomers whom the fleet admits in a minute; `None` keeps the configured number.
+    pub newcomers_per_minute: Option<u64>,
     /// How long the override lasts, at most [`MAX_OVERRIDE`].
     pub lasting: Duration,
     /// The name of the operator, at most 100 characters.
@@ -50,6 +53,7 @@ pub struct OverrideOrder {
 /// let order = OverrideOrder {
 ///     mode: OverrideMode::Auto,
 ///     max_active_users: Some(1_000_000),
+///     newcomers_per_minute: None,
 ///     lasting: MAX_OVERRIDE,
 ///     by: None,
 ///     reason: None,
@@ -67,6 +71,12 @@ pub enum OverrideError {
         found: u64,
         /// The largest X allowed.
         capacity: u64,
+    },
+    /// The number of newcomers per minute is 0 or too large.
+    #[error("newcomers_per_minute is {found}; it must be between 1 and 10,000,000")]
+    NewcomersPerMinute {
+        /// The requested number.
+        found: u64,
     },
     /// The duration is below a millisecond, or more than [`MAX_OVERRIDE`].
     #[error("the duration (`for`) is {}; it must be at least 1ms and at most 24h", humantime::format_duration(*found))]
@@ -112,12 +122,21 @@ impl Core {
         let now = self.time.now();
         self.change(|state| {
             let version = self.next_version(state.room.override_(), now);
-            let OverrideOrder { mode, max_active_users, lasting, by, reason } = order;
+            let OverrideOrder { mode, max_active_users, newcomers_per_minute, lasting, by, reason } = order;
             // The stored override has millisecond precision.
             let until = Timestamp::from_millis(now.plus(lasting).as_millis());
             let remembered_until = until;
-            let override_ =
-                Override { version, mode, max_active_users, until, remembered_until, by, reason, withdrawn: false };
+            let override_ = Override {
+                version,
+                mode,
+                max_active_users,
+                newcomers_per_minute,
+                until,
+                remembered_until,
+                by,
+                reason,
+                withdrawn: false,
+            };
             put_in_force(state, override_, now)
         })
     }
@@ -155,6 +174,7 @@ impl Core {
     pub(crate) fn is_plausible(&self, override_: &Override, now: Timestamp) -> bool {
         let fits = |x: u64| (1..=self.settings.capacity).contains(&x);
         override_.max_active_users.is_none_or(fits)
+            && override_.newcomers_per_minute.is_none_or(|most| (1..=MOST_PER_MINUTE).contains(&most))
             && override_.until.max(override_.remembered_until) <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
             && override_.version.number <= latest_version(now)
     }
@@ -183,6 +203,9 @@ impl OverrideOrder {
     fn check(&self, capacity: u64) -> Result<(), OverrideError> {
         if let Some(found) = self.max_active_users.filter(|found| !(1..=capacity).contains(found)) {
             return Err(OverrideError::MaxActiveUsers { found, capacity });
+        }
+        if let Some(found) = self.newcomers_per_minute.filter(|most| !(1..=MOST_PER_MINUTE).contains(most)) {
+            return Err(OverrideError::NewcomersPerMinute { found });
         }
         if !(Duration::from_millis(1)..=MAX_OVERRIDE).contains(&self.lasting) {
             return Err(OverrideError::Duration { found: self.lasting });

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod search;
 
+use crate::room::Permits;
 use crate::round::{SeatReply, SeatRequest};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
@@ -27,6 +28,8 @@ pub(super) struct Ledger {
     audited: Timestamp,
     logged: u64,
     valued: u64,
+    /// How many seats may be granted now, if newcomers per minute are bounded.
+    permits: Permits,
     lines: BTreeMap<String, Line>,
 }
 
@@ -40,6 +43,7 @@ struct Line {
     demand: u64,
     shares: bool,
     reads_logs: bool,
+    taken: u64,
 }
 
 impl Ledger {
@@ -59,18 +63,24 @@ impl Ledger {
         let is_outdated = distance(now, self.audited) >= alive_for;
         if self.epoch == 0 || knows_more || is_outdated {
             let quiet_until = now.plus(alive_for);
-            *self = Self { epoch: ask.new_epoch, quiet_until, audited: now, ..Self::default() };
+            let permits = Permits::empty(now);
+            *self = Self { epoch: ask.new_epoch, quiet_until, audited: now, permits, ..Self::default() };
         } else if distance(now, self.audited) >= AUDIT_EVERY {
             self.lines.retain(|_, line| distance(now, line.at) < alive_for);
             self.audited = now;
         }
         self.quiet_until = self.quiet_until.min(now.plus(alive_for));
         let ask = &within_bounds(ask);
-        let is_new = ask.number > self.lines.get(server).map_or(0, |line| line.number);
+        let before = self.lines.get(server).copied().unwrap_or_default();
+        let is_new = ask.number > before.number;
         if is_new {
-            let SeatRequest { number, unused, unpublished, demand, shares, reads_logs, .. } = *ask;
-            let line = Line { at: now, number, unused, unpublished, demand, shares, reads_logs };
+            let SeatRequest { number, unused, unpublished, demand, shares, reads_logs, taken, .. } = *ask;
+            let line = Line { at: now, number, unused, unpublished, demand, shares, reads_logs, taken };
             self.lines.insert(server.to_owned(), line);
+            if ask.newcomers_per_minute.is_some() {
+                let left = (before.unused + before.taken).saturating_sub(taken);
+                self.permits.give_back(left.saturating_sub(unused));
+            }
             self.valued += ask.valued;
         }
         self.logged += logged;
@@ -78,6 +88,9 @@ impl Ledger {
         let (unused, unpublished, demand) =
             (sum(|line| line.unused), sum(|line| line.unpublished), sum(|line| line.demand));
         let servers = self.lines.len() as u64;
+        if let Some(per_minute) = ask.newcomers_per_minute {
+            self.permits.fill(per_minute, 1, unused, now);
+        }
         let is_quiet = now < self.quiet_until;
         let mut reply = SeatReply {
             epoch: self.epoch,
@@ -95,8 +108,10 @@ impl Ledger {
             // What the servers that share may hand out before they say so here.
             let sharing = self.lines.values().filter(|line| line.shares).count();
             let reserved = (free.max(0) as f64 * SHARED_OUT * sharing as f64 / servers as f64).ceil();
-            let free = free - reserved as i64;
-            let pool = (free + unused as i64).max(0) as f64;
+            let may_grant = ask.newcomers_per_minute.map_or(i64::MAX, |_| self.permits.whole() as i64);
+            let free = (free - reserved as i64).min(may_grant);
+            let most = ask.newcomers_per_minute.map_or(i64::MAX, |per_minute| Permits::most(per_minute) as i64);
+            let pool = (free + unused as i64).clamp(0, most) as f64;
             let alike = 1.0 / servers as f64;
             let asked = if demand > 0 { ask.demand as f64 / demand as f64 } else { alike };
             let part = (1.0 - WHERE_ASKED) / servers as f64 + WHERE_ASKED * asked;
@@ -104,6 +119,7 @@ impl Ledger {
             if let Some(line) = self.lines.get_mut(server) {
                 line.unused += granted;
             }
+            self.permits.take(granted);
             (reply.granted, reply.pool) = (granted, pool as u64);
         }
         reply
@@ -119,6 +135,7 @@ fn within_bounds(ask: &SeatRequest) -> SeatRequest {
         unused: bounded(ask.unused),
         unpublished: bounded(ask.unpublished),
         demand: bounded(ask.demand),
+        taken: bounded(ask.taken),
         ..*ask
     }
 }

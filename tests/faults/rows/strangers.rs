@@ -214,6 +214,7 @@ impl Stranger {
             version: OverrideVersion { number: version, writer: "zzz".into() },
             mode: OverrideMode::Open,
             max_active_users: None,
+            newcomers_per_minute: None,
             until: Timestamp::from_millis(1000 * (seconds + 3600)),
             remembered_until: Timestamp::from_millis(1000 * (seconds + 3600)),
             by: Some("mallory".into()),
