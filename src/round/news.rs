@@ -24,8 +24,8 @@ use std::time::Duration;
 /// The number of minutes whose logs are written and read: the current one and the one before.
 pub(super) const MINUTES: usize = 2;
 
-/// How long the store keeps a log whose minute has its last value, in minutes: those in which it is read, and one more
-/// in case the clock goes back.
+/// How long the store keeps a log that is refused or whose minute has its last value, in minutes: those in which it is
+/// read, and one more in case the clock goes back.
 pub(crate) const KEPT_LOGS: u64 = 3;
 
 /// The time between two beats while newcomers are rejected or soon could be.
@@ -64,10 +64,12 @@ struct Log {
     last_read: [u8; 8],
     /// How often the log had to be read again from its beginning.
     restarts: u32,
-    /// Whether the log is invalid. Such a log is neither read nor written any more.
+    /// Whether the log is invalid. Such a log is neither read nor written any more, and need not be kept.
     is_refused: bool,
     /// When a beat was sent that has read the log up to its end, if the last one did.
     read_at: Option<Duration>,
+    /// Whether the log of an older minute was read up to its end. It does not grow any more.
+    is_complete: bool,
     /// Whether the store was told to keep the log only for [`KEPT_LOGS`].
     is_shortened: bool,
 }
@@ -91,6 +93,9 @@ struct Sent {
     slot: Slot,
     recorded: Vec<Recorded>,
     entry: Vec<u8>,
+    /// Whether the minute is the current one or the one before.
+    is_newest: bool,
+    /// Whether the store is told to keep the log only for [`KEPT_LOGS`].
     shortens: bool,
 }
 
@@ -137,6 +142,7 @@ impl Default for Log {
             restarts: 0,
             is_refused: false,
             read_at: None,
+            is_complete: false,
             is_shortened: false,
         }
     }
@@ -195,29 +201,31 @@ impl Round {
         let mut logs = Vec::with_capacity(MINUTES);
         for &slot in newest.iter().chain(&older) {
             let log = self.news.logs.entry(slot).or_default();
-            if log.is_refused {
+            if log.is_complete || log.is_refused && log.is_shortened {
                 continue;
             }
-            let (id, read_to, last_read, is_shortened) = (log.id, log.read_to, log.last_read, log.is_shortened);
+            let Log { id, read_to, last_read, is_refused, is_shortened, .. } = *log;
             let is_newest = newest.contains(&slot);
-            let recorded = if is_newest { self.core.take_unsent(slot, MOST_FINGERPRINTS) } else { Vec::new() };
+            let recorded =
+                if is_newest && !is_refused { self.core.take_unsent(slot, MOST_FINGERPRINTS) } else { Vec::new() };
             let newcomers = newcomers(&recorded);
             let mut entry = Vec::new();
             if !recorded.is_empty() {
                 let fingerprints: Vec<_> = recorded.iter().map(|recorded| recorded.fingerprint()).collect();
                 entry = encode(slot, self.news.rng.u64(..), &fingerprints, self.codec.mac());
             }
-            let has_last_value = is_newest && self.has_last_value(slot);
-            let shortens = has_last_value && !is_shortened;
-            let keep_for = match has_last_value {
-                true => self.core.settings.slot_length * KEPT_LOGS as u32,
-                false => self.core.settings.keep_for(),
+            // Nobody needs a log that is refused, or whose minute has its last value.
+            let is_needed = !is_refused && !(is_newest && self.has_last_value(slot));
+            let shortens = !is_needed && !is_shortened;
+            let keep_for = match is_needed {
+                false => self.core.settings.slot_length * KEPT_LOGS as u32,
+                true => self.core.settings.keep_for(),
             };
             let keep_for = (shortens || !entry.is_empty()).then_some(keep_for);
             let (name, new_id) = (log_name(slot, self.codec.mac()), self.news.rng.u128(1..).to_le_bytes());
-            let (sent, last_read) = (entry.clone(), last_read);
-            logs.push(LogRequest { slot, name, id, new_id, read_to, last_read, entry: sent, newcomers, keep_for });
-            self.news.in_flight.push(Sent { slot, recorded, entry, shortens });
+            let appended = entry.clone();
+            logs.push(LogRequest { slot, name, id, new_id, read_to, last_read, entry: appended, newcomers, keep_for });
+            self.news.in_flight.push(Sent { slot, recorded, entry, is_newest, shortens });
         }
         let sent = logs.iter().map(|log| log.newcomers).sum();
         Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, reads_logs, now) }
@@ -244,8 +252,12 @@ impl Round {
     /// Returns whether this server has now read everything that was in the log.
     fn read_news(&mut self, sent: &Sent, part: &LogPart, now: Duration) -> bool {
         let Some(mut log) = self.news.logs.remove(&sent.slot) else { return false };
-        log.id = part.id.unwrap_or_default();
         log.is_shortened |= sent.shortens;
+        if log.is_refused {
+            self.news.logs.insert(sent.slot, log);
+            return false;
+        }
+        log.id = part.id.unwrap_or_default();
         if part.from < log.read_to {
             log.restarts += 1;
             self.core.lose_log(sent.slot);
@@ -272,6 +284,7 @@ impl Round {
         }
         let is_read = !log.is_refused && part.bytes.len() < MOST_NEWS_BYTES;
         log.read_at = is_read.then_some(self.news.sent_at);
+        log.is_complete = is_read && !sent.is_newest;
         self.news.logs.insert(sent.slot, log);
         is_read
     }
@@ -305,10 +318,11 @@ impl Round {
         self.started.saturating_sub(at) <= lately
     }
 
-    /// Returns whether the log of this minute was read up to its end just before the round under way.
+    /// Returns whether the log of this minute was read up to its end just before the round under way, or at all if the
+    /// minute was an older one.
     pub(super) fn has_read_log(&self, slot: Slot) -> bool {
-        let read_at = self.news.logs.get(&slot).and_then(|log| log.read_at);
-        read_at.is_some_and(|at| self.was_just_before_round(at))
+        let was_read = |log: &Log| log.is_complete || log.read_at.is_some_and(|at| self.was_just_before_round(at));
+        self.news.logs.get(&slot).is_some_and(was_read)
     }
 
     /// Returns the same also for a minute that has begun since the last beat.
