@@ -215,11 +215,11 @@ impl Round {
                 entry = encode(slot, self.news.rng.u64(..), &fingerprints, self.codec.mac());
             }
             // Nobody needs a log that is refused, or whose minute has its last value.
-            let is_needed = !is_refused && !(is_newest && self.has_last_value(slot));
-            let shortens = !is_needed && !is_shortened;
-            let keep_for = match is_needed {
-                false => self.core.settings.slot_length * KEPT_LOGS as u32,
-                true => self.core.settings.keep_for(),
+            let may_go = is_refused || is_newest && self.has_last_value(slot);
+            let shortens = may_go && !is_shortened;
+            let keep_for = match may_go {
+                true => self.core.settings.slot_length * KEPT_LOGS as u32,
+                false => self.core.settings.keep_for(),
             };
             let keep_for = (shortens || !entry.is_empty()).then_some(keep_for);
             let (name, new_id) = (log_name(slot, self.codec.mac()), self.news.rng.u128(1..).to_le_bytes());
