@@ -326,7 +326,8 @@ async fn seats_in_redis_are_leased_as_in_memory() {
 /// a server before each beat.
 async fn rates(servers: usize, per_minute: u64, newcomers: impl Fn(usize, usize) -> usize) -> (f64, f64) {
     let (clock, store) = in_memory();
-    let configure = |builder: Builder| builder.max_active_users(100_000).newcomers_per_minute(per_minute);
+    let configure =
+        |builder: Builder| builder.max_active_users((4 * per_minute).max(3000)).newcomers_per_minute(per_minute);
     let mut nodes = fleet_of(servers, &clock, || store.clone(), configure).await;
     let mut admitted = Vec::new();
     let beats = 1800;
@@ -378,6 +379,13 @@ async fn newcomers_per_minute_are_shared_out_where_no_seats_are_leased() {
         clock.advance(SECOND);
     }
     assert!((1150..=1296).contains(&admitted), "{admitted} in two minutes");
+}
+
+#[tokio::test]
+async fn three_newcomers_a_minute_for_each_of_200_servers_are_admitted() {
+    let (most, due) = rates(200, 600, |beat, place| usize::from(beat % 5 == place % 5)).await;
+    assert!(most <= 1.08 + 200.0 / 10.0 / 600.0, "{most} of the bound in a minute");
+    assert!(due >= 0.98, "{due} of those who were due");
 }
 
 #[tokio::test]
