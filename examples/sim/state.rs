@@ -83,6 +83,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/room/held.rs",
     "src/room/nodes.rs",
     "src/room/overrides.rs",
+    "src/room/permits.rs",
     "src/round.rs",
     "src/round/backoff.rs",
     "src/round/beside.rs",
