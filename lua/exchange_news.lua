@@ -6,9 +6,9 @@
 -- ARGV[1] the server's name · ARGV[2] ms after which a server's seats are given to others · ARGV[3] to ARGV[17] the
 -- fields of `SeatRequest` in their order, '' for none
 -- ARGV[18] the most bytes of a log to return · ARGV[19] the size, in bytes, from which on nothing is appended to a log
--- then seven for each log: the identity of the log that the server has read, '' for none · the position up to which it
--- has read that log · the 8 bytes before that position · an entry to append, '' for none · the newcomers in the entry ·
--- ms to keep the log at most, '' to change nothing · the identity of a new log
+-- then seven for each log: the identity of the log that the server has read, zeros for none · the position up to which
+-- it has read that log · the 8 bytes before that position · an entry to append, '' for none · the newcomers in the
+-- entry · ms to keep the log at most, '' to change nothing · the identity of a new log
 --
 -- Returns what `lease` returns, or an empty list if Redis takes no writes; then for each log { identity, '' if there is
 -- no log; the position of the bytes; the bytes; the position at which the entry was appended, 0 if it was not }. The

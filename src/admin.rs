@@ -11,8 +11,8 @@
 //! GET    /api/v1/openapi.json  the description of this API (OpenAPI 3.1)
 //! GET    /api/v1/config     the effective configuration, secrets redacted
 //! GET    /api/v1/override   the override in force
-//! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000, "for": "10m",
-//!                             "reason": "launch", "by": "ann" }
+//! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000,
+//!                             "newcomers_per_minute": 6000, "for": "10m", "reason": "launch", "by": "ann" }
 //! DELETE /api/v1/override   withdraws it
 //! ```
 //!

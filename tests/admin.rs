@@ -90,6 +90,9 @@ fn an_override_is_put_shown_and_deleted() {
         (r#"{"mode":"open","forever":true}"#, "unknown field `forever`"),
         (r#"{"mode":"open","for":"25h"}"#, "at most 24h"),
         (r#"{"mode":"auto","max_active_users":0}"#, "between 1 and 16384"),
+        (r#"{"mode":"auto","max_active_users":1.5}"#, "max_active_users is 1.5"),
+        (r#"{"mode":"auto","newcomers_per_minute":1.5}"#, "newcomers_per_minute is 1.5"),
+        (r#"{"mode":"auto","newcomers_per_minute":0}"#, "newcomers_per_minute is 0"),
         (r#"{"mode":"auto","max_active_users":16385}"#, "between 1 and 16384"),
     ] {
         let refused = put(body);

@@ -30,11 +30,11 @@ pub(super) const NO_CONTROLS: &str = r"^[^\u0000-\u001f\u007f-\u009f]*$";
 pub(super) struct Order {
     mode: OverrideMode,
     /// X while the override is in force; without it, the configured X.
-    #[serde(default, deserialize_with = "whole")]
+    #[serde(default, deserialize_with = "max_active_users")]
     #[schemars(range(min = 1))]
     max_active_users: Option<u64>,
     /// The most newcomers per minute while the override is in force; without it, the configured number.
-    #[serde(default, deserialize_with = "whole")]
+    #[serde(default, deserialize_with = "newcomers_per_minute")]
     #[schemars(range(min = 1, max = 10_000_000))]
     newcomers_per_minute: Option<u64>,
     /// The duration, at most 24h; 1h by default. Other units and sums, such as `1h 30m`, are accepted, too.
@@ -51,13 +51,21 @@ pub(super) struct Order {
     by: Option<String>,
 }
 
+fn max_active_users<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    whole("max_active_users", deserializer)
+}
+
+fn newcomers_per_minute<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    whole("newcomers_per_minute", deserializer)
+}
+
 /// Deserializes a whole number. JSON has only one kind of number, so 18000.0 is accepted, too.
-fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+fn whole<'de, D: Deserializer<'de>>(key: &str, deserializer: D) -> Result<Option<u64>, D::Error> {
     const EXACT: f64 = (1_u64 << 53) as f64;
     let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else { return Ok(None) };
     let float = number.as_f64().filter(|float| float.fract() == 0.0 && (0.0..=EXACT).contains(float));
     let whole = number.as_u64().or(float.map(|float| float as u64));
-    let refused = || D::Error::custom(format_args!("a number is {number}; it must be a whole number above 0"));
+    let refused = || D::Error::custom(format_args!("{key} is {number}; it must be a whole number above 0"));
     whole.map(Some).ok_or_else(refused)
 }
 

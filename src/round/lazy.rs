@@ -43,8 +43,8 @@ impl Round {
         self.writes_everything = true;
     }
 
-    /// Returns whether the fleet is one in which all servers read the news logs, as far as this server knows.
-    fn all_read_logs(&self, now: Duration) -> bool {
+    /// Returns whether the fleet learns of new users by its news logs alone, as far as this server knows.
+    fn may_rely_on_logs(&self, now: Duration) -> bool {
         let is_alone_in_room = self.others.is_empty() && !self.figures.lock().foreign_generation;
         let is_up = self.core.link() == FleetLink::Up && !self.clock_doubted;
         self.all_servers_read_logs(now) && is_alone_in_room && is_up
@@ -73,7 +73,7 @@ impl Round {
     }
 
     fn may_write_lazily(&self, minute: &Minute, now: Duration) -> bool {
-        !self.writes_everything && self.is_in_log(minute) && self.all_read_logs(now)
+        !self.writes_everything && self.is_in_log(minute) && self.may_rely_on_logs(now)
     }
 
     /// Returns the probability with which this server writes a logged minute in this round.
@@ -104,7 +104,7 @@ impl Round {
     /// Returns what a value of this minute says that this server writes now.
     pub(super) fn covers(&self, minute: &Minute, now: Duration) -> Covers {
         let is_current = minute.slot == self.core.current();
-        let goes_on_in_log = is_current && self.has_read_log_or_will(minute.slot) && self.all_read_logs(now);
+        let goes_on_in_log = is_current && self.has_read_log_or_will(minute.slot) && self.may_rely_on_logs(now);
         match minute.is_covered {
             false => Covers::Nothing,
             true if goes_on_in_log => Covers::MinuteWithLog(self.log_number(minute.slot)),
