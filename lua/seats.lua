@@ -14,7 +14,9 @@ local longest_field = 256 -- bytes
 local most_lines = 4096
 local audit_every = 1000 -- ms
 local where_asked = 0.75 -- of the room; the rest goes to all servers alike
-local shared_out = 0.25 -- of the room: what rounds hand out if all servers share
+-- The part of the room that is not leased while any server gets shares with its rounds: such a server knows of no
+-- leases. All of them together get a quarter of the room, and each may have got two shares since its last line.
+local kept_for_shares = 0.5
 local most_per_minute = 10000000 -- newcomers
 local permit = 1000000
 local burst = 30 -- the permits of this part of a minute can be saved up
@@ -196,9 +198,11 @@ local function lease(ledger, server, ask, logged, now, alive_for)
   end
   local granted, pool = 0, 0
   if is_new and ask.room and ask.epoch == sums.epoch and now >= sums.quiet then
-    local free = ask.read + ask.room - sums.logged - sums.valued - sums.unused - sums.unpublished
-    -- What the servers that share may hand out before they say so here.
-    free = free - math.ceil(math.max(free, 0) * shared_out * sums.shares / sums.lines)
+    local room = ask.read + ask.room - sums.logged - sums.valued
+    local free = room - sums.unused - sums.unpublished
+    if sums.shares > 0 then
+      free = free - math.ceil(math.max(room, 0) * kept_for_shares)
+    end
     pool = math.max(free + sums.unused, 0)
     if ask.per_minute then
       free = math.min(free, math.floor(sums.permits / permit))

@@ -394,6 +394,42 @@ async fn newcomers_per_minute_go_where_they_ask() {
     assert!(most <= 1.08 && due >= 0.98, "{most} of the bound, {due} of those who were due");
 }
 
+/// While a new ledger is quiet, servers share out the room with their rounds. Then one after another leases, while the
+/// others may still hand out shares of which the ledger has not heard.
+#[tokio::test]
+async fn a_flood_while_the_first_seats_are_leased_admits_as_many_as_fit() {
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (clock, store) = in_memory();
+        let start = |rng: &mut fastrand::Rng| Node::start(store.clone(), &clock, |builder| builder.seed(rng.u64(..)));
+        let mut nodes: Vec<_> = (0..5).map(|_| start(&mut rng)).collect();
+        settle(&mut nodes).await;
+        let are_leasing = |nodes: &[Node<_>]| nodes.iter().any(|node| node.headcount.status().sync.leases_seats);
+        // The quiet time ends in the eleventh beat.
+        let (begins, rate, asked) = (rng.usize(7..11), rng.usize(10..60), rng.usize(1..=nodes.len()));
+        let mut admitted = 0;
+        for beat in 0..50 {
+            assert_eq!(are_leasing(&nodes), beat > 10, "beat {beat}");
+            let mut steps: Vec<_> = (0..2 * nodes.len()).collect();
+            rng.shuffle(&mut steps);
+            for step in steps {
+                let node = &mut nodes[step / 2];
+                if step % 2 == 0 {
+                    node.beat().await;
+                } else {
+                    node.round().await;
+                }
+                for _ in 0..if beat < begins { 0 } else { rate } {
+                    let token = rng.u64(..).to_le_bytes();
+                    admitted += usize::from(nodes[rng.usize(..asked)].headcount.admit(token).is_admitted());
+                }
+            }
+            clock.advance(BEAT);
+        }
+        assert!((X as usize).abs_diff(admitted) <= ERROR, "{admitted} of {X}, seed {seed}");
+    }
+}
+
 #[tokio::test]
 async fn a_lost_ledger_is_quiet_for_a_while_and_grants_nothing_twice() {
     let (clock, store) = in_memory();

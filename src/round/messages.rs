@@ -302,6 +302,7 @@ pub struct SeatRequest {
     /// seat is held.
     pub unpublished: u64,
     /// Whether this server gets its seats from its rounds, so that it may hold some of which the ledger has not heard.
+    /// While any server does, half of the room is not leased.
     pub shares: bool,
     /// Whether this server has read all news logs up to their ends with its last beat. While all servers do so, the
     /// values of the newest minutes need not be written in each round.

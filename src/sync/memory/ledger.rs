@@ -16,8 +16,9 @@ const AUDIT_EVERY: Duration = Duration::from_secs(1);
 /// The part of the room that goes to servers that newcomers ask. The rest goes to all servers alike.
 const WHERE_ASKED: f64 = 0.75;
 
-/// The part of the room that rounds hand out if all servers share.
-const SHARED_OUT: f64 = 0.25;
+/// The part of the room that is not leased while any server gets shares with its rounds: such a server knows of no
+/// leases. All of them together get a quarter of the room, and each may have got two shares since its last line.
+const KEPT_FOR_SHARES: f64 = 0.5;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ledger {
@@ -103,13 +104,13 @@ impl Ledger {
             ..<_>::default()
         };
         if let Some(room) = ask.room.filter(|_| is_new && ask.epoch == self.epoch && !is_quiet) {
-            let booked = self.logged + self.valued + unused + unpublished;
-            let free = (ask.read as i64).saturating_add(room).saturating_sub(booked as i64);
-            // What the servers that share may hand out before they say so here.
-            let sharing = self.lines.values().filter(|line| line.shares).count();
-            let reserved = (free.max(0) as f64 * SHARED_OUT * sharing as f64 / servers as f64).ceil();
+            let published = self.logged + self.valued;
+            let room = (ask.read as i64).saturating_add(room).saturating_sub(published as i64);
+            let free = room.saturating_sub((unused + unpublished) as i64);
+            let are_sharing = self.lines.values().any(|line| line.shares);
+            let kept = if are_sharing { (room.max(0) as f64 * KEPT_FOR_SHARES).ceil() as i64 } else { 0 };
             let may_grant = ask.newcomers_per_minute.map_or(i64::MAX, |_| self.permits.whole() as i64);
-            let free = (free - reserved as i64).min(may_grant);
+            let free = (free - kept).min(may_grant);
             let most = ask.newcomers_per_minute.map_or(i64::MAX, |per_minute| Permits::most(per_minute) as i64);
             let pool = (free + unused as i64).clamp(0, most) as f64;
             let alike = 1.0 / servers as f64;

@@ -173,7 +173,7 @@ pub fn retries_without_end(rig: &Rig) -> Finding {
     finding.check(admitted as f64 <= most, || format!("{admitted} got in; at most {most:.1} may by mistake"));
     // The estimate leaves a fraction of a seat, which a newcomer may be given by lot: at most eight bits each.
     let after = bits(&bench);
-    let unchanged = before.iter().zip(&after).all(|(before, after)| after - before <= 8 * admitted);
+    let unchanged = before.iter().zip(&after).all(|(before, after)| after.abs_diff(*before) <= 8 * admitted);
     bounds::check(&mut finding, &bench, "retries", bounds::calm(&bench.spec));
     finding.check(unchanged, || format!("{before:?} bits were set and {after:?} are; {admitted} got in"));
     finding.remark = format!("{admitted} got in, {:.1} expected by f", ratio * newcomers as f64);
