@@ -212,7 +212,7 @@ async function confirm(page) {
     await page.locator('#withdraw').click();
     await confirm(page);
     await until('the configured X', async () => /None/.test(await text(page, 'override')) && /of 500$/.test(await text(page, 'of')));
-    await until('the fleet to be above X', async () => /throttling/i.test(await text(page, 'mode')));
+    await until('the fleet to be above X', async () => /throttling.*newcomers are rejected/i.test(await text(page, 'mode')));
     await page.locator('#x').fill('');
     await aloud(page);
 
