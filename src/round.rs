@@ -26,6 +26,7 @@ mod demand;
 mod lazy;
 #[cfg(test)]
 mod lock;
+pub(crate) mod logs;
 mod losses;
 mod messages;
 mod news;
@@ -57,8 +58,6 @@ pub use messages::{
     MOST_NEWS_BYTES, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, Outgoing, OutgoingOverride, OwnRecords,
     Publish, Published, Reply, Request, SeatReply, SeatRequest, Stored, Version,
 };
-#[cfg(feature = "server")]
-pub(crate) use news::KEPT_LOGS;
 use news::News;
 use others::Others;
 pub(crate) use overrides::encode as stored_override;
@@ -67,6 +66,8 @@ pub(crate) use protocol::{Beats, Protocol, Versions};
 use scrub::Scrub;
 use seats::Seats;
 use servers::Servers;
+#[cfg(feature = "server")]
+pub(crate) use {lazy::write_every, news::KEPT_LOGS, news::beat_every_when_full};
 
 /// How long the servers of a fleet take at most to replace damaged values. A server that starts meanwhile does not know
 /// the users in them.

@@ -18,8 +18,6 @@ use tokio::time::{sleep, timeout};
 
 #[cfg(feature = "redis")]
 pub use self::redis::RedisStore;
-#[cfg(feature = "server")]
-pub(crate) use self::redis::STAGED_FROM_BYTES;
 pub use memory::MemoryStore;
 
 /// How long a stopping server tries to publish what the store lacks.

@@ -3,7 +3,9 @@
 
 mod support;
 
-use headcount::round::{EpochStart, Identity, Outcome, Outgoing, Publish, Reply, Request, Version};
+use headcount::round::{
+    EpochStart, Identity, LogRequest, Outcome, Outgoing, Publish, Reply, Request, SeatRequest, Version,
+};
 use headcount::time::Slot;
 use headcount::{Builder, Decision, ErrorClass, FilterStore, Headcount, RedisStore, Rounds, StoreError, Worker};
 use std::time::Duration;
@@ -951,6 +953,79 @@ async fn a_large_write_costs_redis_about_a_plain_one_and_a_lost_race_next_to_not
     println!("Redis CPU for {LARGE} bytes: HSET {plain:.2} ms, a write {won:.2} ms, a lost race {lost:.3} ms");
     assert!(won < 2.0 * plain, "{won:.2} ms against {plain:.2} ms");
     assert!(lost < 0.1 * plain, "{lost:.3} ms against {plain:.2} ms");
+}
+
+/// What `headcount size` adds up: a beat, a byte of news that a beat reads, and a round without values. The bounds
+/// leave room for a machine that does other work.
+#[tokio::test]
+async fn beats_and_rounds_of_200_servers_cost_redis_what_headcount_size_says() {
+    const SERVERS: usize = 200;
+    const TIMES: usize = 10;
+    let redis = Redis::start();
+    let cpu = || info::<f64>(&redis, "used_cpu_user") + info::<f64>(&redis, "used_cpu_sys");
+    let micros = |before: f64| (cpu() - before) * 1e6 / (SERVERS * TIMES) as f64;
+    let writer = |server| Writer::new(&redis.url(), &format!("{server:049x}"), SMALL);
+    let mut writers: Vec<_> = (0..SERVERS).map(writer).collect();
+    let slots: Vec<_> = (0..31).map(|age| MINUTE.minus(age)).collect();
+    let look = || Request::Look { slots: slots.clone(), names: 0, wants: true };
+    for writer in &writers {
+        writer.ask(look()).await.unwrap();
+    }
+    let before = cpu();
+    for _ in 0..TIMES {
+        for writer in &writers {
+            writer.ask(look()).await.unwrap();
+        }
+    }
+    let round = micros(before);
+
+    let unread = LogRequest {
+        slot: MINUTE,
+        name: 7,
+        id: [0; 16],
+        new_id: [9; 16],
+        read_to: 16,
+        last_read: [0; 8],
+        entry: Vec::new(),
+        newcomers: 0,
+        keep_for: None,
+    };
+    let mut logs: Vec<_> =
+        (0..SERVERS).map(|_| [unread.clone(), LogRequest { slot: MINUTE.minus(1), ..unread.clone() }]).collect();
+    let mut costs = Vec::new();
+    // An entry has a head and a MAC, 28 bytes, and 6 bytes for each user.
+    for entry_bytes in [0, 28 + 8 * 6] {
+        let (mut before, mut read) = (0.0, 0);
+        for time in 0..=TIMES {
+            if time == 1 {
+                (before, read) = (cpu(), 0);
+            }
+            for (writer, logs) in writers.iter_mut().zip(&mut logs) {
+                logs[0].entry = std::iter::repeat_with(|| fastrand::u8(..)).take(entry_bytes).collect();
+                logs[0].keep_for = (entry_bytes > 0).then_some(Duration::from_secs(1920));
+                let seats = SeatRequest { number: time as u64 + 1, new_epoch: 1, ..SeatRequest::default() };
+                let asked = Request::ExchangeNews { logs: logs.to_vec(), seats };
+                let Reply::News { logs: parts, .. } = writer.ask(asked).await.unwrap() else { panic!("no news") };
+                let part = &parts[0];
+                read += part.bytes.len();
+                logs[0].id = part.id.unwrap_or_default();
+                logs[0].read_to = part.from + part.bytes.len() as u64;
+                let mut last = part.bytes.as_slice();
+                if part.appended_at == Some(logs[0].read_to) && entry_bytes > 0 {
+                    last = &logs[0].entry;
+                    logs[0].read_to += entry_bytes as u64;
+                }
+                logs[0].last_read = last.last_chunk().copied().unwrap_or(logs[0].last_read);
+            }
+        }
+        costs.push((micros(before), read as f64 / (SERVERS * TIMES) as f64));
+    }
+    let [(beat, nothing), (with_news, bytes)] = costs[..] else { panic!("two costs") };
+    assert_eq!(nothing, 0.0);
+    assert_eq!(bytes, (SERVERS - 1) as f64 * 76.0, "each beat reads the entries of the others, once");
+    let byte = (with_news - beat) * 1000.0 / bytes;
+    println!("Redis CPU: a beat {beat:.0} µs, a byte of news {byte:.1} ns, a round without values {round:.0} µs");
+    assert!(beat < 240.0 && byte < 7.0 && round < 420.0, "{beat:.0} µs, {byte:.1} ns, {round:.0} µs");
 }
 
 fn staged_keys(redis: &Redis) -> Vec<String> {

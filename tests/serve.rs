@@ -410,7 +410,7 @@ fn size_prints_what_a_fleet_costs_for_people_and_for_programs() {
     let page = size(&["--max-active-users", "20000"]);
     let text = String::from_utf8(page.stdout).unwrap();
     assert!(page.status.success() && text.contains("capacity           65536 users"), "{text}");
-    assert!(text.contains("up to 585 on one Redis"), "{text}");
+    assert!(text.contains("on one Redis; with more, news takes more than 1 s"), "{text}");
     let shown = [
         "bits, 8 hashes",
         "at X, 1.0e-3 at capacity, ",
@@ -419,13 +419,16 @@ fn size_prints_what_a_fleet_costs_for_people_and_for_programs() {
         "a server, whatever the traffic",
     ];
     shown.into_iter().for_each(|shown| assert!(text.contains(shown), "{shown}: {text}"));
-    let json = size(&["--max-active-users", "1000000", "--nodes", "100", "--json"]);
+    let json = size(&["--max-active-users", "1000000", "--nodes", "2000", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json["most_nodes"].as_u64().is_some_and(|most| most >= 1000), "{json}");
+    assert_eq!(json["most_nodes_bound"], "redis_cores");
     let fleet = &json["fleets"][0];
-    assert_eq!((&fleet["nodes"], &fleet["supported"]), (&100.into(), &false.into()));
-    let [win, half, most] =
-        ["writes_that_win", "news_seconds_p50", "news_seconds_p99"].map(|key| fleet[key].as_f64().unwrap());
-    assert!(win < 0.5 && 1.0 < half && half < most, "{fleet}");
+    assert_eq!((&fleet["nodes"], &fleet["exceeds"]), (&2000.into(), &"redis_cores".into()));
+    let [beat, half, most, by_rounds] =
+        ["beat_seconds", "news_seconds_p50", "news_seconds_p99", "news_by_rounds_seconds_p50"]
+            .map(|key| fleet[key].as_f64().unwrap());
+    assert!(0.1 < beat && half < most && most < by_rounds, "{fleet}");
     for (arguments, said) in [
         (&["--max-active-users", "0"][..], "max_active_users is 0"),
         (&["--max-active-users", "100000000"], "between 1 and 67108864"),

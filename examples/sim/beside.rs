@@ -40,9 +40,11 @@ struct Measured {
     max_active_users: u64,
     capacity: u64,
     newcomers_per_second: f64,
-    /// The median of w. The mean would be too high: servers that wait for a processor raise it, and do not write while
-    /// they wait.
-    w_p50_seconds: f64,
+    /// The time between two beats of a server.
+    beat_seconds: f64,
+    /// The median of w; none if nothing was written. The mean would be too high: servers that wait for a processor
+    /// raise it, and do not write while they wait.
+    w_p50_seconds: Option<f64>,
     conflicts_per_round: f64,
     value_bytes_sent_per_second: f64,
     value_bytes_received_per_second: f64,
@@ -84,7 +86,7 @@ pub fn beside(file: &Path) -> Result<(), BesideError> {
             "| {} | {:.2} / {:.2} | {:.0} / {:.0} % | {:.2} / {mean:.2} s | {:.2} / {median:.2} s | {:.1} / {p99:.1} \
              s | {:.0} / {:.0} | {:.0} / {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
             real.fleet,
-            load(real.w_p50_seconds),
+            load(real.w_p50_seconds.unwrap_or_default()),
             load(figures.mean_work().as_secs_f64()),
             100.0 * real.conflicts_per_round,
             100.0 * lost,
@@ -113,7 +115,7 @@ fn plan(real: &Measured) -> Plan {
         slots: real.slots,
         slot: Duration::from_secs(real.slot_seconds),
         sync_every,
-        news_every: Duration::ZERO,
+        news_every: Duration::from_secs_f64(real.beat_seconds),
         half_without_news: false,
         max_active_users: real.max_active_users,
         capacity: real.capacity,
@@ -125,7 +127,7 @@ fn plan(real: &Measured) -> Plan {
     let weather = Weather {
         delay: DELAY,
         mean_delay: DELAY,
-        work: Duration::from_secs_f64(real.w_p50_seconds).saturating_sub(WAYS_IN_W * DELAY),
+        work: Duration::from_secs_f64(real.w_p50_seconds.unwrap_or_default()).saturating_sub(WAYS_IN_W * DELAY),
         rest: 20 * MILLI,
         drift: 20,
         wall_offset: Duration::ZERO,

@@ -89,6 +89,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/round/beside.rs",
     "src/round/coverage.rs",
     "src/round/demand.rs",
+    "src/round/logs.rs",
     "src/round/losses.rs",
     "src/round/messages.rs",
     "src/round/lazy.rs",

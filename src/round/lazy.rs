@@ -37,6 +37,13 @@ const LAST_VALUE_ROUNDS: f64 = 13.0;
 /// fleet per round, for each round since the end.
 const LAST_VALUE_RATE: f64 = 1.0 / 8.0;
 
+/// Returns about how often the current minute's value is written, by whichever server, if the minute is logged. `None`
+/// if it is written after its end only.
+pub(crate) fn write_every(nodes: f64, bytes: f64, period: Duration, slot_length: Duration) -> Option<Duration> {
+    let every = (nodes * bytes / BYTES_PER_SECOND).max(period.as_secs_f64());
+    (every < slot_length.as_secs_f64() / 2.0).then(|| Duration::from_secs_f64(every))
+}
+
 impl Round {
     /// From now on, each round writes everything that the store lacks. A server that stops begins to do so.
     pub fn write_everything(&mut self) {
@@ -90,11 +97,11 @@ impl Round {
             None => (time.since(slot.start(settings.slot_length)), period),
             Some(known) if known.covers == Covers::Nothing => (now.saturating_sub(known.since), period),
             Some(known) => {
-                let interval = (nodes * known.entry.bytes as f64 / BYTES_PER_SECOND).max(period);
-                if interval >= settings.slot_length.as_secs_f64() / 2.0 {
+                let bytes = known.entry.bytes as f64;
+                let Some(interval) = write_every(nodes, bytes, settings.sync_every, settings.slot_length) else {
                     return 0.0;
-                }
-                (now.saturating_sub(known.since), interval)
+                };
+                (now.saturating_sub(known.since), interval.as_secs_f64())
             }
         };
         // The longer the value is unchanged, the more servers try.

@@ -162,6 +162,12 @@ impl Round {
         self.seats.last.is_some_and(|(last, at)| last.readers >= nodes && self.was_just_before_round(at))
     }
 
+    /// In a test: returns how many servers read the logs, as of the last answer, and when that was asked for.
+    #[cfg(test)]
+    pub(super) fn readers_in_ledger(&self) -> (u64, Option<Duration>) {
+        self.seats.last.map_or((0, None), |(last, at)| (last.readers, Some(at)))
+    }
+
     /// Notes that the store has lost this server's heartbeat.
     pub(super) fn lose_heartbeat(&mut self, now: Duration) {
         self.seats.heartbeat_lost_at = Some(now);

@@ -1,19 +1,19 @@
 //! `headcount size`: the cost of a fleet, before it is built.
 
-use super::sizing::{Fleet, FleetCost};
+use super::sizing::{Bound, Fleet, FleetCost, LONGEST_BEAT, MOST_BYTES_OUT, MOST_CORES};
 use crate::config::{Config, ConfigError};
 use std::fmt;
 
 /// The numbers of servers that are shown if none is given.
-const FLEETS: [u64; 5] = [1, 3, 10, 50, 200];
+const FLEETS: [u64; 6] = [1, 3, 10, 50, 200, 1000];
 
 /// The cost of a fleet, with the X that it was computed for; displayed as a page of text.
 #[derive(Debug)]
 pub struct Size(FleetCost);
 
 impl Size {
-    /// Computes the cost of a fleet with the default window and rounds. `ratio` replaces the default false positive
-    /// rate. Without `nodes`, the result is for some usual numbers of servers.
+    /// Computes the cost of a fleet with the default window, rounds and beats. `ratio` replaces the default false
+    /// positive rate. Without `nodes`, the result is for some usual numbers of servers.
     ///
     /// # Errors
     /// [`ConfigError`] if a value is outside its bounds.
@@ -57,33 +57,55 @@ impl fmt::Display for Size {
             Bytes(*filter_bytes)
         )?;
         let redis = Bytes(self.0.redis_memory_bytes);
-        let (values, value) = (self.0.values, Bytes(*value_bytes));
-        write!(f, "  Redis              {redis} at most: {values} values of up to {value}")?;
-        if self.0.news_bytes > 0 {
-            write!(f, ", and {} of news", Bytes(self.0.news_bytes))?;
+        let (values, value, news) = (self.0.values, Bytes(*value_bytes), Bytes(self.0.news_bytes));
+        writeln!(f, "  Redis              {redis} at most: {values} values of up to {value}, and {news} of news")?;
+        write!(f, "  servers            up to {most_nodes} on one Redis")?;
+        if let Some(bound) = self.0.most_nodes_bound {
+            write!(f, "; with more, {bound}")?;
         }
-        writeln!(f)?;
-        writeln!(f, "  servers            up to {most_nodes} on one Redis\n")?;
-        writeln!(f, "  servers  writes that win  news, median (p99)  Redis: commands/s    in/s   out/s")?;
+        writeln!(f, "\n")?;
+        writeln!(
+            f,
+            "  servers   beats  news, median (p99)  by rounds alone  Redis: core  commands/s     in/s    out/s"
+        )?;
         for fleet in &self.0.fleets {
-            let Fleet { nodes, writes_that_win, news_seconds_p50, news_seconds_p99, redis_commands_per_second, .. } =
-                fleet;
-            let news =
-                if *nodes <= 1 { "–".into() } else { format!("{news_seconds_p50:.1} s ({news_seconds_p99:.1} s)") };
+            let Fleet { nodes, beat_seconds, redis_cores, redis_commands_per_second, exceeds, .. } = fleet;
+            let [news, by_rounds] = if *nodes <= 1 {
+                ["–".into(), "–".into()]
+            } else {
+                [
+                    format!("{:.2} s ({:.2} s)", fleet.news_seconds_p50, fleet.news_seconds_p99),
+                    format!("{:.1} s ({:.1} s)", fleet.news_by_rounds_seconds_p50, fleet.news_by_rounds_seconds_p99),
+                ]
+            };
             let [in_, out] =
                 [fleet.redis_bytes_in_per_second, fleet.redis_bytes_out_per_second].map(|it| Bytes(it as u64));
-            let wins = 100.0 * writes_that_win;
+            let core = 100.0 * redis_cores;
             write!(
                 f,
-                "  {nodes:>7}  {wins:>13.0} %  {news:>17}  {redis_commands_per_second:>17.0}  {in_:>6}  {out:>6}"
+                "  {nodes:>7}  {beat_seconds:>4.2} s  {news:>18}  {by_rounds:>15}  {core:>9.1} %  \
+                 {redis_commands_per_second:>10.0}  {in_:>7}  {out:>7}"
             )?;
-            writeln!(f, "{}", if fleet.supported { "" } else { "   too many: lengthen fleet.sync_every" })?;
+            match exceeds {
+                Some(bound) => writeln!(f, "   too many: {bound}")?,
+                None => writeln!(f)?,
+            }
         }
         writeln!(
             f,
-            "\nThe byte figures are upper bounds: all X users are seen every minute, and every round has news. Servers \
-             on different\nRedis servers share no users; a single server needs no Redis."
+            "\nUpper bounds, for a full house whose users are all seen every minute. By rounds alone: if a news log \
+             cannot be read.\nServers on different Redis servers share no users; a single server needs no Redis."
         )
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RedisCores => write!(f, "they take more than {:.0} % of Redis's core", 100.0 * MOST_CORES),
+            Self::BeatSeconds => write!(f, "news takes more than {} s", LONGEST_BEAT.as_secs()),
+            Self::RedisBytesOut => write!(f, "Redis sends more than {} a second", Bytes(MOST_BYTES_OUT as u64)),
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 mod ledger;
 
 use super::FilterStore;
+#[cfg(any(test, feature = "testing"))]
+use crate::round::LOG_ID_BYTES;
+use crate::round::logs::{Logs, exchange_news};
 use crate::round::{
-    Entry, Gap, Identity, LOG_ID_BYTES, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
-    MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, OwnRecords, Publish, Published, Reply, Request, Stored,
-    Version,
+    Entry, Gap, Identity, Looked, LookedBeside, MOST_OVERRIDE_BYTES, NO_OVERRIDE, Node, OtherGeneration, OwnRecords,
+    Publish, Published, Reply, Request, Stored, Version,
 };
 use crate::store_error::StoreError;
 use crate::threads::Mutex;
@@ -53,20 +55,13 @@ struct Generation {
     /// When each server last reported that it rejects newcomers.
     wanting: BTreeMap<String, Timestamp>,
     minutes: BTreeMap<Slot, Value>,
-    logs: BTreeMap<Slot, Log>,
+    logs: Logs,
     ledger: Ledger,
 }
 
 #[derive(Clone)]
 struct Value {
     version: Version,
-    bytes: Vec<u8>,
-    until: Timestamp,
-}
-
-/// A minute's news log: its identity and the entries.
-#[derive(Clone)]
-struct Log {
     bytes: Vec<u8>,
     until: Timestamp,
 }
@@ -189,7 +184,7 @@ impl MemoryStore {
                 let (mut parts, mut logged) = (Vec::with_capacity(logs.len()), 0);
                 for log in logs {
                     let newcomers = log.newcomers;
-                    let part = own.exchange_news(log, now);
+                    let part = exchange_news(&mut own.logs, log, now);
                     if part.appended_at.is_some() {
                         logged += newcomers;
                     } else {
@@ -334,36 +329,6 @@ impl Generation {
         let mut alive: Vec<_> = self.nodes.values().filter(|node| is_alive(node.looked)).collect();
         alive.sort_by_key(|node| std::cmp::Reverse(node.looked));
         alive.into_iter().map(|node| node.instance_id.clone()).collect()
-    }
-
-    /// Reads and extends a minute's news log, as `exchange_news.lua` does.
-    fn exchange_news(&mut self, request: LogRequest, now: Timestamp) -> LogPart {
-        let LogRequest { slot, name: _, id, new_id, read_to, last_read, entry, newcomers: _, keep_for } = request;
-        let until = keep_for.map(|time| now.plus(time));
-        let mut part = LogPart { from: LOG_ID_BYTES as u64, ..LogPart::default() };
-        if let Some(Log { bytes, .. }) = self.logs.get(&slot) {
-            let read = usize::try_from(read_to).ok().and_then(|read_to| bytes.get(..read_to));
-            let has_read = |read: &&[u8]| {
-                read.starts_with(&id) && (read.len() == LOG_ID_BYTES || read.last_chunk() == Some(&last_read))
-            };
-            let from = read.filter(has_read).map_or(LOG_ID_BYTES, <[u8]>::len);
-            part.id = bytes.first_chunk().copied();
-            part.from = from as u64;
-            part.bytes = bytes[from..].iter().take(MOST_NEWS_BYTES).copied().collect();
-        }
-        if !entry.is_empty() {
-            let new = || Log { bytes: new_id.to_vec(), until: until.unwrap_or(now) };
-            let log = self.logs.entry(slot).or_insert_with(new);
-            if log.bytes.len() < MOST_LOG_BYTES {
-                part.id = log.bytes.first_chunk().copied();
-                part.appended_at = Some(log.bytes.len() as u64);
-                log.bytes.extend_from_slice(&entry);
-            }
-        }
-        if let (Some(log), Some(until)) = (self.logs.get_mut(&slot), until) {
-            log.until = log.until.min(until);
-        }
-        part
     }
 
     fn fetch(&self, slots: &[Slot]) -> Vec<Stored> {

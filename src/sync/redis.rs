@@ -50,7 +50,7 @@ const WORTH_ASKING_BYTES: usize = 256 << 10;
 /// values take 0.2 and 1.5 ms, but three commands (compare, `SET`, rename) instead of one. So smaller values are not
 /// staged. The size is that of the filter itself, empty or full, so that neither the layout nor the number of commands
 /// depends on the load.
-pub(crate) const STAGED_FROM_BYTES: usize = 512 << 10;
+const STAGED_FROM_BYTES: usize = 512 << 10;
 
 /// A staged value expires after this time if its server died before putting it in place.
 const STAGED_FOR: Duration = Duration::from_secs(10);

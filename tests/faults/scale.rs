@@ -73,24 +73,23 @@ impl Member {
         }
     }
 
-    fn nodes(&self, bench: &Bench) -> u64 {
+    /// Returns the part `sync` of its status.
+    fn status(&self, bench: &Bench) -> serde_json::Value {
         match self {
-            Self::Client(headcount) => headcount.status().sync.nodes,
-            Self::Process { place, .. } => bench.server(*place).status()["sync"]["nodes"].as_u64().unwrap_or_default(),
+            Self::Client(headcount) => serde_json::to_value(headcount.status().sync).expect("a status"),
+            Self::Process { place, .. } => bench.server(*place).status()["sync"].clone(),
         }
     }
 
     fn sync(&self, bench: &Bench) -> Sync {
-        let of = |sync: &serde_json::Value| Sync {
-            rounds: sync["rounds"].as_u64().unwrap_or_default(),
-            conflicts: sync["conflicts"].as_u64().unwrap_or_default(),
-            failures: sync["failures"].as_u64().unwrap_or_default(),
-            sent: sync["bytes_sent"].as_u64().unwrap_or_default(),
-            received: sync["bytes_received"].as_u64().unwrap_or_default(),
-        };
-        match self {
-            Self::Client(headcount) => of(&serde_json::to_value(headcount.status().sync).expect("a status")),
-            Self::Process { place, .. } => of(&bench.server(*place).status()["sync"]),
+        let sync = self.status(bench);
+        let count = |key: &str| sync[key].as_u64().unwrap_or_default();
+        Sync {
+            rounds: count("rounds"),
+            conflicts: count("conflicts"),
+            failures: count("failures") + count("beats_failed"),
+            sent: count("bytes_sent"),
+            received: count("bytes_received"),
         }
     }
 }
@@ -142,9 +141,9 @@ impl Costs {
     }
 }
 
-/// Measures 50 processes, 200 clients, and both together; writes the file and says what is in it.
+/// Measures 50 processes, 200 clients, both together, and 1,000 clients; writes the file and says what is in it.
 pub fn scale(rig: &Rig, file: &Path) {
-    let fleets = [(50, 0), (0, 200), (50, 200)];
+    let fleets = [(50, 0), (0, 200), (50, 200), (0, 1000)];
     let rows: Vec<_> = fleets.iter().map(|&(processes, clients)| measure(rig, processes, clients)).collect();
     for row in &rows {
         println!("{row:#}");
@@ -292,8 +291,8 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
     let seconds = (bench.origin.now() - began).as_secs_f64();
     let newcomers = (admitted.load(Relaxed) - before) as f64 / seconds;
     let w = work(bench, || pass(MONITORED));
-    let nodes = members[0].nodes(bench);
-    assert_eq!(nodes, members.len() as u64, "all of them are one fleet");
+    let status = members[0].status(bench);
+    assert_eq!(status["nodes"], members.len(), "all of them are one fleet");
     arriving.store(false, Relaxed);
     pass(TAIL);
     bar.finish_and_clear();
@@ -301,8 +300,8 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
     serde_json::json!({
         "slots": SLOTS, "slot_seconds": SLOT.as_secs(), "sync_every_seconds": SYNC_EVERY.as_secs(),
         "max_active_users": X, "capacity": CAPACITY, "newcomers_per_second": newcomers,
-        "w_seconds": w.iter().sum::<f64>() / w.len() as f64,
-        "w_p50_seconds": w[w.len() / 2], "w_p99_seconds": w[w.len() * 99 / 100],
+        "beat_seconds": status["beat_every_seconds"],
+        "w_p50_seconds": w.get(w.len() / 2),
         "rounds_per_second": rounds / seconds,
         "failed_rounds": sync_then.failures - sync.failures,
         "conflicts_per_round": (sync_then.conflicts - sync.conflicts) as f64 / rounds,
@@ -317,7 +316,8 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
     })
 }
 
-/// w: the time between a server's look and the write that follows it, by Redis's monitor; in ascending order.
+/// w: the time between a server's look and the write that follows it, by Redis's monitor; in ascending order. Empty if
+/// nothing is written meanwhile.
 fn work(bench: &Bench, pass: impl FnOnce()) -> Vec<f64> {
     let look = concat!(include_str!("../../lua/versions.lua"), include_str!("../../lua/look.lua"));
     let look = redis::Script::new(look).get_hash().to_owned();

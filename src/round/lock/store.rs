@@ -1,0 +1,71 @@
+//! The model of the store: a compare-and-set per minute, like `lua/write.lua`, the real code of the news logs, and of
+//! the ledger only which servers read the logs.
+
+use super::SERVERS;
+use crate::round::logs::{Logs, exchange_news};
+use crate::round::{Entry, Looked, Outgoing, Published, Reply, Request, SeatReply, Stored, Version};
+use crate::time::{Slot, Timestamp};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Default)]
+pub(super) struct Store {
+    /// Each value has a version.
+    pub(super) values: BTreeMap<Slot, (Version, Vec<u8>)>,
+    pub(super) logs: Logs,
+    /// Whether each server has said with its last beat that it reads the logs.
+    pub(super) readers: [bool; SERVERS],
+}
+
+impl Store {
+    /// Answers a request of the server at `place`.
+    pub(super) fn answer(&mut self, place: usize, request: Request, time: Timestamp) -> Reply {
+        match request {
+            Request::Look { slots, .. } => Reply::Looked(self.look(&slots, time)),
+            Request::Fetch { slots } => Reply::Fetched(slots.iter().filter_map(|&slot| self.fetch(slot)).collect()),
+            Request::Publish(publish) => {
+                let written = publish.minutes.into_iter().map(|minute| self.write(minute)).collect();
+                Reply::Published(Published { written, since: None })
+            }
+            Request::Leave => Reply::Left,
+            Request::LookBeside { .. } | Request::FetchBeside { .. } => unreachable!("there is one generation"),
+            Request::ExchangeNews { logs, seats } => {
+                self.readers[place] = seats.reads_logs;
+                let readers = self.readers.iter().filter(|reads| **reads).count() as u64;
+                let reply = SeatReply { epoch: 1, is_quiet: true, servers: SERVERS as u64, readers, ..<_>::default() };
+                let logs = logs.into_iter().map(|log| exchange_news(&mut self.logs, log, time)).collect();
+                Reply::News { logs, seats: Some(reply) }
+            }
+        }
+    }
+
+    fn look(&self, slots: &[Slot], time: Timestamp) -> Looked {
+        let entry = |(version, value): &(Version, Vec<u8>)| Entry { version: version.clone(), bytes: value.len() };
+        Looked {
+            time,
+            minutes: slots.iter().map(|slot| self.values.get(slot).map(entry)).collect(),
+            since: None,
+            last_heartbeat: None,
+            gap: None,
+            override_: None,
+            nodes: SERVERS as u64,
+            wanting: 0,
+            named: Vec::new(),
+            other_generations: Vec::new(),
+            has_more_generations: false,
+            write_refused: None,
+            before: None,
+        }
+    }
+
+    fn fetch(&self, slot: Slot) -> Option<Stored> {
+        self.values.get(&slot).map(|(version, value)| Stored { slot, version: version.clone(), value: value.clone() })
+    }
+
+    fn write(&mut self, minute: Outgoing) -> bool {
+        let unchanged = self.values.get(&minute.slot).map(|(version, _)| version) == minute.after.as_ref();
+        if unchanged {
+            self.values.insert(minute.slot, (minute.version, minute.value));
+        }
+        unchanged
+    }
+}
