@@ -361,9 +361,10 @@ impl Ring {
         lack.unwrap_or(Lack::Nothing)
     }
 
-    /// Records that the log of minute `slot` is lost: the store lacks what only the log held.
+    /// Records that the log of minute `slot` is lost: the store lacks what only the log held. If an older copy of the
+    /// store has taken over, the value may lack bits, too, that were in the lost log and will not be in the new one.
     pub(crate) fn lose_log(&mut self, slot: Slot) {
-        if self.lack(slot) == Lack::Logged {
+        if self.filter(slot).is_some_and(|filter| filter.ones() > 0) {
             self.add_lack(slot, Lack::Unlogged);
         }
     }
@@ -405,6 +406,12 @@ impl Ring {
         // What this server's filter lacked was in no earlier value.
         minute.published_ones = ones.max(minute.published_ones + (ones - held));
         lost
+    }
+
+    /// In a test: returns how many bits the store is known to have held of minute `slot`.
+    #[cfg(test)]
+    pub(crate) fn published_ones(&self, slot: Slot) -> u64 {
+        self.age(slot).map_or(0, |age| self.minutes[age].published_ones)
     }
 
     /// Records that the store has nothing of minute `slot`: its newcomers count as unpublished again. Returns whether

@@ -16,6 +16,7 @@ pub(super) fn of(world: &World, order: &[usize; SERVERS], versions: Versions) ->
     let Left { tokens, turns, flushes, copies, failovers, late_writes, late_beats, lost_logs } = world.left;
     let left = [tokens as u8, turns as u8, flushes, copies, failovers, late_writes, late_beats, lost_logs];
     key.bytes.extend(left);
+    key.bytes.push(u8::from(world.has_lost));
     key.store(&world.store, order);
     key.option(world.copy.as_ref(), |key, copy| key.store(copy, order));
     key.option(world.late.as_ref(), Key::publish);
@@ -151,7 +152,7 @@ impl<'w> Key<'w> {
     fn server(&mut self, server: &'w Server) {
         for minute in &server.minutes {
             self.bytes.extend(minute.words.iter().flat_map(|word| word.to_le_bytes()));
-            self.bytes.push(minute.lack as u8);
+            self.bytes.extend([minute.lack as u8, minute.published_ones as u8]);
         }
         server.unsent.iter().for_each(|unsent| self.recorded(unsent));
         self.bytes.push(server.round.known.len() as u8);

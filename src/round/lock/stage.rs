@@ -31,11 +31,12 @@ pub(super) struct Server {
     pub(super) asks: Option<Request>,
 }
 
-/// The bits of a minute, and which of them the store's value may lack.
+/// The bits of a minute, which of them the store's value may lack, and how many it is known to have held.
 #[derive(Clone)]
 pub(super) struct Minute {
     pub(super) words: Vec<u64>,
     pub(super) lack: Lack,
+    pub(super) published_ones: u64,
 }
 
 /// How a fleet goes on without faults.
@@ -81,7 +82,8 @@ impl Stage {
     pub(super) fn start(&self, left: Left) -> World {
         let server = |place: usize| {
             let headcount = &self.controllers[place];
-            let empty = Minute { words: vec![0; headcount.settings().shape.words()], lack: Lack::Nothing };
+            let empty =
+                Minute { words: vec![0; headcount.settings().shape.words()], lack: Lack::Nothing, published_ones: 0 };
             Rc::new(Server {
                 round: Round::new(headcount, "", self.protocol, 1),
                 clock: FleetClock::starting_at(START, Duration::ZERO, SLOT),
@@ -91,7 +93,17 @@ impl Stage {
             })
         };
         let servers = std::array::from_fn(server);
-        World { servers, store: Store::default(), copy: None, late: None, late_beat: None, turns: 0, left }
+        let tokens = if self.has_news { left.tokens + 1 } else { left.tokens };
+        let left = Left { tokens, ..left };
+        let (store, copy, late, late_beat) = Default::default();
+        let start = World { servers, store, copy, late, late_beat, turns: 0, left, has_lost: false };
+        if !self.has_news {
+            return start;
+        }
+        // All servers know the first user, whom a value and a log hold.
+        let mut world = self.follow(&start, Event::Admit(0));
+        self.go_on(&mut world, Healing::Lazily);
+        world
     }
 
     /// Runs one server: copies its state into its controller, acts, and copies the state back.
@@ -116,17 +128,23 @@ impl Stage {
             }
             for (slot, minute) in ring.slots().zip(&server.minutes) {
                 ring.merge(slot, 0, &minute.words);
+                ring.set_published(slot, minute.published_ones, minute.published_ones);
                 ring.clean(slot);
                 ring.add_lack(slot, minute.lack);
             }
         });
         server.round.figures.lock().nodes = SERVERS as u64;
         act(headcount, &mut server);
-        let words = |slot| core.read(|state| state.ring.filter(slot).expect("in the ring").words().to_vec());
         let minutes = core.minutes();
         server.unsent = std::array::from_fn(|age| core.take_unsent(minutes[age].slot, usize::MAX));
-        server.minutes =
-            minutes.into_iter().map(|minute| Minute { words: words(minute.slot), lack: minute.lack }).collect();
+        server.minutes = core.read(|State { ring, .. }| {
+            let minute = |slot| Minute {
+                words: ring.filter(slot).expect("in the ring").words().to_vec(),
+                lack: ring.lack(slot),
+                published_ones: ring.published_ones(slot),
+            };
+            ring.slots().map(minute).collect()
+        });
         server.clock = core.time.swap(server.clock.clone());
         world.servers[place] = Rc::new(server);
     }
@@ -217,10 +235,12 @@ impl Stage {
             }
             Event::LoseLogs => {
                 world.left.lost_logs -= 1;
+                world.has_lost = true;
                 world.store.logs.clear();
             }
             Event::Flush => {
                 world.left.flushes -= 1;
+                world.has_lost = true;
                 world.store = Store::default();
             }
             Event::Copy => {
@@ -229,6 +249,7 @@ impl Stage {
             }
             Event::FailOver => {
                 world.left.failovers -= 1;
+                world.has_lost = true;
                 world.store = world.copy.take().expect("a copy was made");
             }
             Event::Turn => {
@@ -250,30 +271,36 @@ impl Stage {
         Some(format!("rounds without faults do not mend it ({failed:?})"))
     }
 
-    fn heals(&self, world: &World, healing: Healing) -> bool {
-        let mut world = world.clone();
+    /// Plays rounds and beats without faults.
+    fn go_on(&self, world: &mut World, healing: Healing) {
         let hearing = if healing == Healing::BesideADeafServer { SERVERS - 1 } else { SERVERS };
         if healing == Healing::BesideADeafServer {
             world.store.readers[hearing] = false;
             // What its last beat has read is not new any more.
-            self.turn(&mut world);
+            self.turn(world);
         }
         for _ in 0..4 * SERVERS {
             for place in 0..SERVERS {
-                while world.servers[place].asks.is_some() {
-                    self.exchange(&mut world, place, healing == Healing::Eagerly);
-                }
+                self.end_round(world, place, healing);
                 if self.has_news && place < hearing {
-                    self.beat(&mut world, place, true);
+                    self.beat(world, place, true);
                 }
-                self.exchange(&mut world, place, healing == Healing::Eagerly);
+                self.exchange(world, place, healing == Healing::Eagerly);
+                self.end_round(world, place, healing);
             }
         }
-        for place in 0..SERVERS {
-            while world.servers[place].asks.is_some() {
-                self.exchange(&mut world, place, healing == Healing::Eagerly);
-            }
+    }
+
+    fn end_round(&self, world: &mut World, place: usize, healing: Healing) {
+        while world.servers[place].asks.is_some() {
+            self.exchange(world, place, healing == Healing::Eagerly);
         }
+    }
+
+    /// Returns whether every minute is then equal on all servers and in the store.
+    fn heals(&self, world: &World, healing: Healing) -> bool {
+        let mut world = world.clone();
+        self.go_on(&mut world, healing);
         slots(world.turns).enumerate().all(|(age, slot)| {
             let minutes = || world.servers.iter().map(|server| &server.minutes[age]);
             let first = &world.servers[0].minutes[age].words;
@@ -314,11 +341,14 @@ impl Stage {
 
     /// Returns an error, if there is one. A server that knows a minute's stored version may rely on two things. The
     /// server has read all bits of the stored value. And the stored value has all bits that the server holds, unless
-    /// the server has noted what it lacks, or is writing it now. If the log is the one that the server has read, then
-    /// the server knows it up to where it has read; and what only the value lacks, the log has or the next beat brings.
+    /// the server has noted what it lacks, or is writing it now.
+    ///
+    /// If the log is the one that the server has read, then the server knows it up to where it has read. And while the
+    /// store has lost nothing, the log has what only the value lacks, or the server's next beat brings it. After a
+    /// loss, the servers that notice it write what is missing.
     pub(super) fn broken(&self, world: &World) -> Option<String> {
         for (name, server) in NAMES.iter().zip(&world.servers) {
-            for (age, (slot, Minute { words: held, lack })) in slots(world.turns).zip(&server.minutes).enumerate() {
+            for (age, (slot, Minute { words: held, lack, .. })) in slots(world.turns).zip(&server.minutes).enumerate() {
                 let stored = self.stored(world, slot);
                 let known = server.round.known.get(&slot).map(|known| &known.entry.version);
                 let is_known = world.store.values.get(&slot).map(|(version, _)| version) == known;
@@ -333,8 +363,8 @@ impl Stage {
                 }
                 let there = match (lack, read) {
                     (Lack::Nothing, _) => stored,
-                    (Lack::Logged, Some(_)) => {
-                        let unsent = server.unsent.get(age).map_or(&[][..], Vec::as_slice);
+                    (Lack::Logged, Some(_)) if !world.has_lost => {
+                        let unsent = server.unsent.get(age).into_iter().flatten();
                         union(union(stored, &self.logged(world, slot, u64::MAX)), &self.bits(unsent))
                     }
                     _ => continue,
@@ -350,9 +380,9 @@ impl Stage {
         None
     }
 
-    fn bits(&self, recorded: &[Recorded]) -> Vec<u64> {
+    fn bits<'r>(&self, recorded: impl Iterator<Item = &'r Recorded>) -> Vec<u64> {
         let mut filter = Bloom::new(self.controllers[0].settings().shape);
-        recorded.iter().for_each(|recorded| _ = filter.insert(recorded.fingerprint()));
+        recorded.for_each(|recorded| _ = filter.insert(recorded.fingerprint()));
         filter.words().to_vec()
     }
 }
