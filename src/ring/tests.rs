@@ -295,6 +295,20 @@ proptest! {
     }
 }
 
+/// The value may be an older one, too, and lack what only the lost log held.
+#[test]
+fn after_its_log_is_lost_the_value_of_a_minute_may_lack_any_of_its_bits() {
+    let (now, empty) = (Slot(100), Slot(99));
+    for lack in [Lack::Nothing, Lack::Logged, Lack::Unlogged] {
+        let mut ring = ring();
+        ring.record(ALICE);
+        ring.clean(now);
+        ring.add_lack(now, lack);
+        [now, empty, Slot(1)].into_iter().for_each(|slot| ring.lose_log(slot));
+        assert_eq!((ring.lack(now), ring.lack(empty)), (Lack::Unlogged, Lack::Nothing), "{lack:?}");
+    }
+}
+
 #[test]
 fn a_value_that_lacks_bits_of_an_earlier_one_is_an_older_one() {
     let mut ring = ring();

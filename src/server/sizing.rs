@@ -21,7 +21,7 @@ pub(super) const MOST_CORES: f64 = 0.6;
 /// The most bytes that Redis may send per second: 2.5 Gbit/s, a quarter of a common network link.
 pub(super) const MOST_BYTES_OUT: f64 = 312.5e6;
 
-/// The longest time between two beats. Beside longer ones, a refusal does not wait for the news (`refusal_delay`).
+/// The longest time between two beats: a refusal waits at most so long for the news (`admission.refusal_delay`).
 pub(super) const LONGEST_BEAT: Duration = Duration::from_secs(1);
 
 /// The largest number of servers that is considered.
