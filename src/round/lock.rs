@@ -256,6 +256,7 @@ fn no_user_is_lost_between_logs_and_values_in_any_order_of_events() {
     let none = Left { tokens: 1, ..NOTHING };
     loses_nothing_with_news([
         Left { lost_logs: 1, ..none },
+        Left { late_beats: 1, ..none },
         Left { turns: 1, ..none },
         Left { copies: 1, failovers: 1, ..none },
     ]);
