@@ -219,7 +219,7 @@ const BEAT: Duration = Duration::from_millis(250);
 fn costs_the_same(rig: &Rig, fleet: &impl Fleet, loads: [f64; 2]) -> (Finding, String) {
     let servers = fleet.servers();
     // Values are written at random times. In less than this, chance alone would make a difference.
-    let lasting = (fleet.sync_every() * rounds(rig)).max(6 * SECOND);
+    let lasting = (fleet.sync_every() * rounds(rig)).max(10 * SECOND);
     let mut fresh = 0;
     let mut per_round = |requests_per_second: f64| {
         // Players with new tokens: news in every round. There is room for all.
@@ -252,7 +252,7 @@ fn costs_the_same(rig: &Rig, fleet: &impl Fleet, loads: [f64; 2]) -> (Finding, S
     found.check(light <= most && heavy <= most, || {
         format!("{servers} servers: {light:.2} and {heavy:.2} commands; at most {most:.1} are due")
     });
-    found.check((heavy / light - 1.0).abs() <= if rig.full { 0.05 } else { 0.25 }, || {
+    found.check((heavy / light - 1.0).abs() <= if rig.full { 0.05 } else { 0.2 }, || {
         format!("{servers} servers: {light:.2} commands under a light load, {heavy:.2} under a heavy one")
     });
     found.check(none < light, || format!("{servers} servers: {none:.2} commands without news, {light:.2} with"));
