@@ -18,7 +18,7 @@
 -- before the server's position, differ from those in ARGV, the log is another one, for example from an older copy of
 -- Redis. Then it is read from its beginning. A failed append is not an error: if Redis is a replica or has no memory
 -- left, a server can still read.
-local id_bytes = 16
+local id_bytes, most_bytes = 16, tonumber(ARGV[18])
 local ask = {
   epoch = ARGV[3], new_epoch = ARGV[4], number = tonumber(ARGV[5]), answered = tonumber(ARGV[6]),
   read = tonumber(ARGV[7]), valued = tonumber(ARGV[8]), unused = tonumber(ARGV[9]), unpublished = tonumber(ARGV[10]),
@@ -30,35 +30,29 @@ local answers = {}
 for i = 2, #KEYS do
   local log, at = KEYS[i], 7 * i + 6
   local id, read_to, last_read, entry = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
-  local length = redis.pcall('STRLEN', log)
-  if type(length) == 'table' or (length > 0 and length < id_bytes) then
+  local found = redis.pcall('GETRANGE', log, 0, id_bytes - 1)
+  if type(found) == 'table' or (found ~= '' and #found < id_bytes) then
     -- No server writes such a value.
     redis.pcall('DEL', log)
-    length = 0
+    found = ''
   end
-  local found, from, bytes = '', id_bytes, ''
-  if length > 0 then
-    found = redis.call('GETRANGE', log, 0, id_bytes - 1)
-    local is_ours = found == id and read_to >= id_bytes and read_to <= length
-    if is_ours and (read_to == id_bytes or redis.call('GETRANGE', log, read_to - 8, read_to - 1) == last_read) then
-      from = read_to
-    end
-    if from < length then
-      bytes = redis.call('GETRANGE', log, from, math.min(length, from + ARGV[18]) - 1)
-    end
+  local from, bytes = id_bytes, ''
+  local is_ours = found ~= '' and found == id and read_to >= id_bytes
+  if is_ours and (read_to == id_bytes or redis.call('GETRANGE', log, read_to - 8, read_to - 1) == last_read) then
+    from = read_to
+  end
+  if found ~= '' then
+    bytes = redis.call('GETRANGE', log, from, from + most_bytes - 1)
   end
   local appended, keep_for = 0, tonumber(ARGV[at + 5])
-  if entry ~= '' and length < tonumber(ARGV[19]) then
-    local new = ARGV[at + 6]
-    local answer = redis.pcall('APPEND', log, length == 0 and new .. entry or entry)
-    if type(answer) ~= 'table' then
-      if length == 0 then
-        found, length = new, id_bytes
-      end
-      appended = length
+  if entry ~= '' and redis.call('STRLEN', log) < tonumber(ARGV[19]) then
+    local is_new = found == ''
+    local length = redis.pcall('APPEND', log, is_new and ARGV[at + 6] .. entry or entry)
+    if type(length) == 'number' then
+      found, appended = is_new and ARGV[at + 6] or found, length - #entry
     end
   end
-  if keep_for and (appended > 0 or length > 0) then
+  if keep_for and found ~= '' then
     -- A log that no server has created may be without an expiry, or live for years.
     local left = redis.pcall('PTTL', log)
     if type(left) ~= 'number' or left < 0 or left > keep_for then

@@ -21,19 +21,22 @@ local most_per_minute = 10000000 -- newcomers
 local permit = 1000000
 local burst = 30 -- the permits of this part of a minute can be saved up
 
-local function numbers(text, count)
-  local found = {}
-  for number in text:gmatch('%S+') do
-    found[#found + 1] = number:match('^%d+$') and #number < 16 and tonumber(number) or nil
+-- Returns the whole numbers that `pattern` finds in a field, or nil if no server has written it.
+local function numbers(text, pattern)
+  local found = { text:match(pattern) }
+  for at = 1, #found do
+    found[at] = tonumber(found[at])
+    if found[at] >= 1e15 then
+      return nil
+    end
   end
-  if #found == count then
-    return found
-  end
+  return found[1] and found
 end
 
 local function read_sums(text)
   local epoch, rest = text:match('^(%x+) (.*)$')
-  local read = rest and numbers(rest, 12)
+  local read = rest and numbers(rest,
+    '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   if not read then
     return nil
   end
@@ -45,7 +48,7 @@ local function read_sums(text)
 end
 
 local function read_line(text)
-  local read = numbers(text, 8)
+  local read = numbers(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   return read and {
     at = read[1], number = read[2], unused = read[3], unpublished = read[4], demand = read[5], shares = read[6],
     readers = read[7], taken = read[8],
@@ -53,21 +56,25 @@ local function read_line(text)
 end
 
 local function write_sums(sums)
-  return string.format('%s' .. string.rep(' %.0f', 12), sums.epoch, sums.quiet, sums.audited, sums.logged, sums.valued,
-    sums.unused, sums.unpublished, sums.demand, sums.shares, sums.readers, sums.lines, sums.permits, sums.filled)
+  return string.format('%s %d %d %d %d %d %d %d %d %d %d %d %d', sums.epoch, sums.quiet,
+    sums.audited, sums.logged, sums.valued, sums.unused, sums.unpublished, sums.demand, sums.shares, sums.readers,
+    sums.lines, sums.permits, sums.filled)
 end
 
 local function write_line(line)
-  return string.format('%.0f' .. string.rep(' %.0f', 7), line.at, line.number, line.unused, line.unpublished,
+  return string.format('%d %d %d %d %d %d %d %d', line.at, line.number, line.unused, line.unpublished,
     line.demand, line.shares, line.readers, line.taken)
 end
 
--- Returns a field of the ledger, or nil if it is not there or no server has written it.
-local function field(ledger, name)
-  local length = redis.pcall('HSTRLEN', ledger, name)
-  if type(length) == 'number' and length > 0 and length <= longest_field then
-    return redis.call('HGET', ledger, name)
+-- Returns the sums and the line of a server. Either is nil if it is not there or no server has written it.
+local function read_ledger(ledger, name)
+  local fields = redis.pcall('HMGET', ledger, 'sums', name)
+  local function is_ours(field)
+    return field and #field <= longest_field
   end
+  local sums = is_ours(fields[1]) and read_sums(fields[1]) or nil
+  local line = sums and is_ours(fields[2]) and read_line(fields[2]) or nil
+  return sums, line
 end
 
 -- Adds `line` to the sums `times` times, 1 or -1.
@@ -141,17 +148,15 @@ end
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
 local function lease(ledger, server, ask, logged, now, alive_for)
-  local name, text = 'w:' .. server, field(ledger, 'sums')
-  local sums = text and read_sums(text)
-  local line = sums and field(ledger, name)
-  line = line and read_line(line)
+  local name = 'w:' .. server
+  local sums, line = read_ledger(ledger, name)
   local knows_more = sums and ask.epoch == sums.epoch
     and (ask.read > sums.logged + sums.valued or ask.answered > (line and line.number or 0))
   local age = sums and math.abs(now - sums.audited)
   -- Either nobody has asked for so long, or the clock has stepped. Who holds seats is unknown.
   local is_outdated = sums and age >= alive_for
   if sums and not knows_more and not is_outdated and age >= audit_every then
-    local answer = redis.pcall('HSET', ledger, 'sums', text)
+    local answer = redis.pcall('HSET', ledger, 'sums', write_sums(sums))
     if type(answer) == 'table' then
       return nil
     end
@@ -219,7 +224,9 @@ local function lease(ledger, server, ask, logged, now, alive_for)
   if type(redis.pcall('HSET', ledger, unpack(fields))) == 'table' then
     return nil
   end
-  redis.call('PEXPIRE', ledger, 10 * alive_for)
+  if sums.audited == now then
+    redis.call('PEXPIRE', ledger, 10 * alive_for)
+  end
   local quiet = now < sums.quiet and 1 or 0
   return { sums.epoch, quiet, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines, sums.readers }
 end

@@ -117,6 +117,7 @@ fn plan(real: &Measured) -> Plan {
         sync_every,
         news_every: Duration::from_secs_f64(real.beat_seconds),
         half_without_news: false,
+        refusal_delay: Duration::ZERO,
         max_active_users: real.max_active_users,
         capacity: real.capacity,
         false_positive_rate: 1e-3,

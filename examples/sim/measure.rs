@@ -2,6 +2,7 @@
 //! is handed out best.
 
 mod plot;
+mod promises;
 
 use crate::figures::Figures;
 use crate::plan::{Crowd, Design, Fleet, MILLI, Plan, SECOND, Weather};
@@ -136,13 +137,13 @@ pub fn measure(out: &Path, svg: &Path) -> Result<(), MeasureError> {
         }
     }
     let handed_out = plans.len();
-    plans.extend([50, 200].map(flood));
+    plans.extend([50, 200].map(|servers| flood(servers, 5 * MILLI, Roaming::Random)));
     let rows = run(&plans);
     let (rows, floods) = rows.split_at(handed_out);
     let (rows, shares) = rows.split_at(designs);
     let (table, shares_table) = (designs_table(rows), shares_table(shares));
     let table = format!("{table}\n{EXPLANATION}");
-    let shares_table = format!("{shares_table}\n{}", floods_table(floods));
+    let shares_table = format!("{shares_table}\n{}\n{}", floods_table(floods), promises::tables(run));
     println!("{table}\n{shares_table}");
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("sim.md"), format!("{table}\n{shares_table}"))?;
@@ -203,6 +204,7 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
         sync_every: SECOND,
         news_every: SECOND / 10,
         half_without_news: false,
+        refusal_delay: Duration::ZERO,
         max_active_users: X,
         capacity: 4096,
         false_positive_rate: 1e-3,
@@ -235,8 +237,8 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
 }
 
 /// A run with the most newcomers per second for which the bound is promised, long enough to fill the room.
-fn flood(servers: usize) -> Plan {
-    let mut plan = plan(Design::HEADCOUNT, servers, 5 * MILLI, FLOOD, Roaming::Random);
+fn flood(servers: usize, work: Duration, roaming: Roaming) -> Plan {
+    let mut plan = plan(Design::HEADCOUNT, servers, work, FLOOD, roaming);
     plan.fleet.max_active_users = 10 * X;
     plan.fleet.capacity = 65_536;
     plan.crowd.habits.retries = 0;

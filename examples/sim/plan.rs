@@ -55,6 +55,8 @@ pub struct Fleet {
     pub news_every: Duration,
     /// Whether every other server exchanges no news.
     pub half_without_news: bool,
+    /// How long the refusal of an unseen user waits for news of the user; zero if it does not wait.
+    pub refusal_delay: Duration,
     pub max_active_users: u64,
     pub capacity: u64,
     pub false_positive_rate: f64,
@@ -295,6 +297,7 @@ fn draw_fleet(rng: &mut Rng) -> Fleet {
         sync_every: SECOND,
         news_every: Duration::ZERO,
         half_without_news: false,
+        refusal_delay: Duration::ZERO,
         max_active_users,
         capacity,
         false_positive_rate: if rng.u8(..4) == 0 { 1e-2 } else { 1e-3 },

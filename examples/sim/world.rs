@@ -118,6 +118,13 @@ enum Event {
     },
     /// A request that waited for a paused server.
     Visit(Visit),
+    /// A refusal has waited, and its user is looked up again.
+    LookAgain {
+        place: usize,
+        life: u64,
+        player: PlayerId,
+        retry_after: Duration,
+    },
     FaultBegins(usize),
     FaultEnds(usize),
     Start {
@@ -318,6 +325,7 @@ impl<'a> World<'a> {
             Event::Begin { place, life }
             | Event::Beat { place, life }
             | Event::Tick { place, life }
+            | Event::LookAgain { place, life, .. }
             | Event::Answer { place, life, .. } => Some((*place, *life)),
             _ => None,
         };
@@ -335,6 +343,7 @@ impl<'a> World<'a> {
             Event::Arrive(letter) => self.arrive(letter),
             Event::Answer { place, asked, tells_since, answer, .. } => self.answer(place, asked, tells_since, *answer),
             Event::Visit(visit) => self.visit(visit),
+            Event::LookAgain { place, player, retry_after, .. } => self.look_again(place, player, retry_after),
             Event::FaultBegins(number) => self.fault_begins(number),
             Event::FaultEnds(number) => self.fault_ends(number),
             Event::Start { place } => self.start(place),
@@ -787,11 +796,27 @@ impl<'a> World<'a> {
             }
             return self.schedule(at, Event::Visit(visit));
         }
-        let decision = self.decide(place, player);
-        self.players.answer(player, decision);
+        if let Some(answer) = self.decide(place, player) {
+            self.players.answer(player, answer);
+        }
     }
 
-    fn decide(&mut self, place: usize, player: PlayerId) -> Answer {
+    /// Decides again about a user whose refusal has waited.
+    fn look_again(&mut self, place: usize, player: PlayerId, retry_after: Duration) {
+        let Some(server) = self.servers[place].as_mut() else { return };
+        let (token, is_seen) = (player.index(), server.headcount.touch(player.to_string()));
+        let decision = if is_seen { Decision::Seen } else { Decision::Rejected };
+        if is_seen {
+            server.refresh(token);
+        }
+        if let Some(figures) = &mut self.figures {
+            figures.decided(token, place, decision, Slot::at(self.store.clock.wall(), self.fleet.slot), self.now);
+        }
+        self.players.answer(player, if is_seen { Answer::Admitted } else { Answer::Rejected { retry_after } });
+    }
+
+    /// Returns the answer, or `None` if it is a refusal that waits.
+    fn decide(&mut self, place: usize, player: PlayerId) -> Option<Answer> {
         let calm_since = self.calm_since();
         let server = self.servers[place].as_mut().expect("the server that decides is there");
         let token = player.index();
@@ -804,6 +829,13 @@ impl<'a> World<'a> {
         }
         let admission = server.headcount.admit(player.to_string());
         let decision = admission.decision();
+        if let Admission::Rejected { retry_after } = admission
+            && !self.fleet.refusal_delay.is_zero()
+        {
+            let again = Event::LookAgain { place, life: server.life, player, retry_after };
+            self.schedule(self.now + self.fleet.refusal_delay, again);
+            return None;
+        }
         let asked = Asked { server, place, token, decision, held, now: self.now, calm_since, budget_left };
         match &mut self.figures {
             Some(figures) => {
@@ -834,10 +866,10 @@ impl<'a> World<'a> {
         if matches!(decision, Decision::Newcomer | Decision::Warming) && self.figures.is_none() {
             self.check_room(place, shape, by_share);
         }
-        match admission {
+        Some(match admission {
             Admission::Admitted(_) => Answer::Admitted,
             Admission::Rejected { retry_after } => Answer::Rejected { retry_after },
-        }
+        })
     }
 
     /// Checks invariant 10 after a newcomer was admitted.

@@ -209,6 +209,9 @@ impl Bench {
                 ("FAKETIME_NO_CACHE", "1".to_owned()),
             ]);
         }
+        if crate::without_news() {
+            environment.push(("HEADCOUNT__FLEET__NEWS_EVERY", "0s".to_owned()));
+        }
         environment.extend(self.spec.environment.iter().cloned());
         environment.extend(settings.iter().map(|(key, value)| (*key, value.clone())));
         let xs = environment.iter().filter(|(key, _)| *key == X).filter_map(|(_, x)| x.parse().ok());

@@ -3,6 +3,7 @@
 //!
 //! `./test faults` plays every row in full. Without it (`cargo test --features full --test faults`) each row is played
 //! with a twentieth of its repetitions, at least one. The results are in `target/faults.json` and a printed table.
+//! `./test faults --without-news` plays the rows that were there before the news logs, with `fleet.news_every = "0s"`.
 //! `./test upgrade` plays upgrades between two builds, `./test soak --hours 2` plays for hours, `./test scale` plays
 //! with many servers. The origin log ([`origin`]) shows which active users were rejected, and how many users were
 //! inside at the same time: the column "most inside ÷ X". Rows that a promise covers check it against `rows/bounds.rs`.
@@ -111,6 +112,11 @@ impl Rig {
     }
 }
 
+/// Whether all servers exchange news with their rounds alone.
+fn without_news() -> bool {
+    std::env::var_os("HEADCOUNT_FAULTS_NEWS").is_some_and(|wanted| wanted == "off")
+}
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let full = std::env::var_os("HEADCOUNT_FAULTS").is_some_and(|wanted| wanted == "full");
@@ -170,13 +176,15 @@ fn main() -> ExitCode {
         })
     };
     let rows = if rig.builds.is_some() { rows::UPGRADES } else { rows::ROWS };
-    let conclusion = libtest_mimic::run(&arguments, rows.iter().map(trial).collect());
+    let rows = rows.iter().filter(|row| !without_news() || !row.needs_news());
+    let conclusion = libtest_mimic::run(&arguments, rows.map(trial).collect());
     let report = report.lock();
     if !report.is_empty() {
         // A run of single rows does not replace the report of all rows.
         let all = arguments.filter.is_none() && arguments.skip.is_empty();
         let file = target.join(match (&rig.builds, all) {
             (Some(_), _) => "upgrade.json",
+            (None, true) if without_news() => "faults-without-news.json",
             (None, true) => "faults.json",
             (None, false) => "faults-some.json",
         });

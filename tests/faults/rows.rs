@@ -33,6 +33,13 @@ pub struct Row {
     pub play: fn(&Rig) -> Finding,
 }
 
+impl Row {
+    /// Whether it is about what servers learn and are given between rounds.
+    pub fn needs_news(&self) -> bool {
+        ["row_50", "row_51", "row_52", "row_53"].iter().any(|number| self.name.starts_with(number))
+    }
+}
+
 /// Whether it may run beside other rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Company {
@@ -92,6 +99,7 @@ pub const ROWS: &[Row] = &[
     row("row_50_nine_requests_at_once", first_seconds::nine_requests_at_once),
     row("row_50_ten_requests_at_once", first_seconds::ten_requests_at_once),
     row("row_51_a_crowd_at_one_server", leases::a_crowd_at_one_server),
+    row("row_51_a_crowd_at_one_of_200", leases::a_crowd_at_one_of_200),
     row("row_53_leases_are_lost", leases::leases_are_lost),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),

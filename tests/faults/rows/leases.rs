@@ -2,13 +2,17 @@
 
 use super::bounds;
 use crate::Rig;
-use crate::bench::{Bench, Spec};
+use crate::bench::{Bench, SECRET, Spec};
+use crate::clients::Clients;
+use crate::origin::Heard;
 use crate::report::Finding;
-use crate::support::Redis;
 use crate::support::proxy::Weather;
+use crate::support::{Redis, wait_for};
+use headcount::Headcount;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -36,7 +40,8 @@ fn spec(servers: usize) -> Spec {
 /// Newcomers who ask without end, until the crowd is dropped.
 struct Crowd {
     stop: Arc<AtomicBool>,
-    clients: Vec<JoinHandle<()>>,
+    /// Each returns the tokens that were admitted.
+    clients: Vec<JoinHandle<Vec<usize>>>,
 }
 
 impl Crowd {
@@ -46,19 +51,36 @@ impl Crowd {
             let (asker, stop, fresh) = (bench.asker.clone(), Arc::clone(&stop), Arc::clone(fresh));
             let mut rng = fastrand::Rng::with_seed(51 ^ (number as u64) << 32);
             bench.runtime.spawn(async move {
+                let mut admitted = Vec::new();
                 while !stop.load(Relaxed) {
-                    asker.ask(fresh.fetch_add(1, Relaxed), place(&mut rng)).await;
+                    let token = fresh.fetch_add(1, Relaxed);
+                    if asker.ask(token, place(&mut rng)).await == Heard::Admitted {
+                        admitted.push(token);
+                    }
                     // Some 1,000 newcomers a second.
                     tokio::time::sleep(Duration::from_millis(rng.u64(4..28))).await;
                 }
+                admitted
             })
         };
         Self { clients: (0..CLIENTS).map(client).collect(), stop }
     }
 
-    fn end(self, bench: &Bench) {
+    /// Returns the tokens that were admitted.
+    fn end(self, bench: &Bench) -> Vec<usize> {
         self.stop.store(true, Relaxed);
-        self.clients.into_iter().for_each(|client| bench.runtime.block_on(client).expect("a client that ends"));
+        let admitted = |client: JoinHandle<Vec<usize>>| bench.runtime.block_on(client).expect("a client that ends");
+        self.clients.into_iter().flat_map(admitted).collect()
+    }
+}
+
+/// Asks every server about each of these users, after the news of the last must have come.
+fn asks_everywhere(found: &mut Finding, bench: &Bench, users: &[usize], what: &str) {
+    bench.pass(SECOND);
+    let servers: Vec<_> = (0..bench.spec.servers).filter(|&place| bench.servers[place].is_some()).collect();
+    let questions: Vec<_> = users.iter().flat_map(|&user| servers.iter().map(move |&place| (user, place))).collect();
+    for ((user, place), heard) in questions.iter().zip(bench.ask_all(&questions)) {
+        found.check(heard == Heard::Admitted, || format!("{what}: server {place} answers user {user} with {heard:?}"));
     }
 }
 
@@ -94,9 +116,54 @@ pub fn a_crowd_at_one_server(rig: &Rig) -> Finding {
             let mut turn = Finding { repetitions: 1, ..Finding::default() };
             fills(rig, &mut turn, &bench, 3 * SECOND, what);
             bench.pass(2 * SECOND);
-            crowd.end(&bench);
+            let users = crowd.end(&bench);
+            asks_everywhere(&mut turn, &bench, &users, what);
             bounds::check(&mut turn, &bench, what, 1.0);
             found = found.and(turn).and(super::heard(&bench));
+        }
+    }
+    found
+}
+
+/// Row 51 with 200 servers: the shipped rounds and beats without HTTP. The whole crowd comes to one of them.
+#[allow(clippy::disallowed_methods)] // A crowd comes in real time.
+pub fn a_crowd_at_one_of_200(rig: &Rig) -> Finding {
+    let (servers, x, slots) = (if rig.full { 200 } else { 20 }, 1000, 30);
+    let capacity = 1 << 14;
+    let mut found = Finding::default();
+    for _ in 0..rig.times(10) {
+        let redis = Redis::start();
+        let builder = Headcount::builder().max_active_users(x).capacity(capacity).secret(SECRET);
+        let builder = builder.slots(slots).window(4 * SECOND * slots).sync_every(SECOND);
+        let clients = Clients::start(rig.runtime.handle(), &redis.url(), servers, &builder);
+        clients.wait_until_in_step();
+        wait_for("all servers to lease", || {
+            clients.headcounts.iter().all(|each| each.status().sync.leases_seats).then_some(())
+        });
+        let (begun, mut admitted, mut full_after) = (Instant::now(), Vec::new(), None);
+        for token in 0..6_000_usize {
+            // 1,000 newcomers a second.
+            let due = begun + Duration::from_millis(token as u64);
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if clients.headcounts[7].admit(token.to_string()).is_admitted() {
+                admitted.push(token);
+            }
+            if admitted.len() as f64 >= NEARLY_ALL * x as f64 {
+                full_after.get_or_insert(begun.elapsed());
+            }
+        }
+        let within = if rig.full { 3 * SECOND } else { 5 * SECOND };
+        found.repetitions += 1;
+        found.check(full_after.is_some_and(|after| after <= within), || format!("nearly full after {full_after:?}"));
+        found.recovered(full_after.unwrap_or(begun.elapsed()));
+        found.held(admitted.len(), x);
+        let most = x as f64 + bounds::allowance(x, capacity);
+        found.check(admitted.len() as f64 <= most, || format!("{} were in; at most {most:.0} may be", admitted.len()));
+        thread::sleep(SECOND);
+        for (place, server) in clients.headcounts.iter().enumerate() {
+            for user in &admitted {
+                found.check(server.touch(user.to_string()), || format!("server {place} does not know user {user}"));
+            }
         }
     }
     found
@@ -113,7 +180,7 @@ pub fn leases_are_lost(rig: &Rig) -> Finding {
             let fresh = Arc::default();
             let at_first = Crowd::start(&bench, &fresh, |_| 0);
             bench.look_until(SECOND / 100, "some newcomers", |bench| inside(bench) > 100);
-            at_first.end(&bench);
+            let mut users = at_first.end(&bench);
             let mut places: Place = |rng| rng.usize(..4);
             let mut replaced = None;
             match what {
@@ -137,7 +204,8 @@ pub fn leases_are_lost(rig: &Rig) -> Finding {
             // A silent server's seats are free after five rounds, a new ledger grants as late.
             fills(rig, &mut turn, &bench, 8 * SECOND, what);
             bench.pass(SECOND);
-            crowd.end(&bench);
+            users.extend(crowd.end(&bench));
+            asks_everywhere(&mut turn, &bench, &users, what);
             bounds::check(&mut turn, &bench, what, 1.02);
             found = found.and(turn).and(super::heard(&bench));
             drop(replaced);

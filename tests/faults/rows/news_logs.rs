@@ -125,8 +125,10 @@ fn damage_one(
             let _: redis::Value = redis::cmd("SETRANGE").arg(key).arg(FULL).arg("x").query(redis).unwrap();
         }
         Damage::OfAnotherType => {
-            let _: redis::Value = redis::cmd("DEL").arg(key).query(redis).unwrap();
-            let _: redis::Value = redis::cmd("RPUSH").arg(key).arg("x").query(redis).unwrap();
+            // In one step, because a server may create the log again.
+            let mut replace = redis::pipe();
+            replace.atomic().cmd("DEL").arg(key).cmd("RPUSH").arg(key).arg("x");
+            let _: redis::Value = replace.query(redis).unwrap();
         }
         _ => {}
     }
