@@ -91,6 +91,11 @@ struct Options {
     #[arg(long)]
     measure: bool,
 
+    /// Measures larger fleets, real minutes, and refusals that wait. Needs 6 GB of memory. Writes
+    /// target/sim-large.md.
+    #[arg(long, conflicts_with = "measure")]
+    measure_large: bool,
+
     /// Plays the fleets that `./test scale` has measured with real parts, and prints both side by side.
     #[arg(long, value_name = "FILE", conflicts_with = "measure")]
     beside: Option<PathBuf>,
@@ -112,6 +117,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let result = match &options {
         Options { measure: true, plot, .. } => done(measure::measure(Path::new("target"), plot)),
+        Options { measure_large: true, .. } => done(measure::measure_large(Path::new("target"))),
         Options { beside: Some(file), .. } => {
             done(beside::beside(file).map_err(|error| format!("{}: {error}", file.display())))
         }

@@ -1,8 +1,8 @@
 //! The designs side by side: news, conflicts, wrong rejections, bytes, overshoot, over servers × w × rate; and how room
 //! is handed out best.
 
+mod large;
 mod plot;
-mod promises;
 
 use crate::figures::Figures;
 use crate::plan::{Crowd, Design, Fleet, MILLI, Plan, SECOND, Weather};
@@ -143,13 +143,23 @@ pub fn measure(out: &Path, svg: &Path) -> Result<(), MeasureError> {
     let (rows, shares) = rows.split_at(designs);
     let (table, shares_table) = (designs_table(rows), shares_table(shares));
     let table = format!("{table}\n{EXPLANATION}");
-    let shares_table = format!("{shares_table}\n{}\n{}", floods_table(floods), promises::tables(run));
+    let shares_table = format!("{shares_table}\n{}", floods_table(floods));
     println!("{table}\n{shares_table}");
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("sim.md"), format!("{table}\n{shares_table}"))?;
     std::fs::write(out.join("sim.csv"), csv(rows.iter().chain(shares).chain(floods)))?;
     plot::draw(rows, svg)?;
     println!("{}\n{}\n{}", out.join("sim.md").display(), out.join("sim.csv").display(), svg.display());
+    Ok(())
+}
+
+/// Measures what takes larger fleets or longer minutes than the comparison, prints it, and writes it to a file.
+pub fn measure_large(out: &Path) -> Result<(), MeasureError> {
+    let tables = large::tables(run);
+    println!("{tables}");
+    std::fs::create_dir_all(out)?;
+    std::fs::write(out.join("sim-large.md"), &tables)?;
+    println!("{}", out.join("sim-large.md").display());
     Ok(())
 }
 

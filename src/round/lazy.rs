@@ -28,7 +28,7 @@ use crate::time::Slot;
 use std::time::Duration;
 
 /// The most bytes of the current minute's values that all servers together read in a second.
-const BYTES_PER_SECOND: f64 = (5 << 20) as f64;
+const BYTES_PER_SECOND: f64 = (2 << 20) as f64;
 
 /// The rounds after the end of a minute in which its last value is written at the latest.
 const LAST_VALUE_ROUNDS: f64 = 13.0;
@@ -231,8 +231,8 @@ mod tests {
         };
         assert_eq!(chance(100, 1), 2.0 / SERVERS as f64);
         assert_eq!(chance(100, 3), 6.0 / SERVERS as f64);
-        // All servers together need two seconds to read it.
-        assert_eq!(chance(512 << 10, 2), 1.0 / SERVERS as f64);
+        // All servers together need two and a half seconds to read it.
+        assert_eq!(chance(256 << 10, 5), 1.6 / SERVERS as f64);
         assert_eq!(chance(8 << 20, 2), 0.0, "they need more than half a minute");
     }
 

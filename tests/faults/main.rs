@@ -139,8 +139,11 @@ fn main() -> ExitCode {
     std::fs::copy(env!("CARGO_BIN_EXE_headcount"), &program).expect("a copy of the program");
     support::PROGRAM.set(program).expect("nothing has run yet");
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
-    if std::env::var_os("HEADCOUNT_SCALE").is_some() {
-        scale::scale(&rig, &target.join("scale.json"));
+    if let Ok(wanted) = std::env::var("HEADCOUNT_SCALE") {
+        match wanted.as_str() {
+            "million" => scale::million(&rig),
+            fleet => scale::scale(&rig, &target.join("scale.json"), fleet),
+        }
         return ExitCode::SUCCESS;
     }
     let report = Arc::new(Mutex::new(Report::default()));

@@ -1,6 +1,8 @@
 //! Many servers on one Redis, measured from outside: how often writes lose the race, how long news takes, and what it
 //! costs Redis. The simulator is compared with `target/scale.json` (`sim --beside`).
 
+mod million;
+
 use crate::Rig;
 use crate::bench::{self, Bench, SECRET, Spec};
 use crate::clients::Clients;
@@ -18,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Shortened minutes; rounds at their normal rate.
-const SLOT: Duration = Duration::from_secs(10);
+const SLOT: Duration = Duration::from_secs(60);
+/// The window is short, so that 1,000 servers fit into this machine's memory.
 const SLOTS: u32 = 6;
 const SYNC_EVERY: Duration = SECOND;
 const X: u64 = 30_000;
@@ -139,12 +141,58 @@ impl Costs {
             bytes_out: of("total_net_output_bytes"),
         }
     }
+
+    /// What Redis has done since, each second of the `seconds` that have passed.
+    fn since(&self, redis: &Redis, seconds: f64) -> serde_json::Value {
+        let now = Self::so_far(redis);
+        serde_json::json!({ "redis": {
+            "cpu_cores": (now.cpu_seconds - self.cpu_seconds) / seconds,
+            "commands_per_second": (now.commands - self.commands) / seconds,
+            "bytes_in_per_second": (now.bytes_in - self.bytes_in) / seconds,
+            "bytes_out_per_second": (now.bytes_out - self.bytes_out) / seconds,
+        } })
+    }
 }
 
-/// Measures 50 processes, 200 clients, both together, and 1,000 clients; writes the file and says what is in it.
-pub fn scale(rig: &Rig, file: &Path) {
-    let fleets = [(50, 0), (0, 200), (50, 200), (0, 1000)];
-    let rows: Vec<_> = fleets.iter().map(|&(processes, clients)| measure(rig, processes, clients)).collect();
+/// The servers on one Redis: processes, and clients, which are the shipped rounds and beats without HTTP.
+struct Fleet {
+    processes: usize,
+    clients: usize,
+    /// `fleet.news_every`.
+    news_every: &'static str,
+}
+
+impl Fleet {
+    fn name(&self) -> String {
+        let servers = match (self.processes, self.clients) {
+            (processes, 0) => format!("{processes} processes"),
+            (0, clients) => format!("{clients} clients"),
+            (processes, clients) => format!("{processes} processes and {clients} clients"),
+        };
+        format!("{servers}, news_every {}", self.news_every)
+    }
+}
+
+const fn fleet(processes: usize, clients: usize, news_every: &'static str) -> Fleet {
+    Fleet { processes, clients, news_every }
+}
+
+/// There is room, so a beat takes 250 ms by default.
+const FLEETS: [Fleet; 8] = [
+    fleet(8, 0, "auto"),
+    fleet(8, 0, "100ms"),
+    fleet(50, 0, "auto"),
+    fleet(0, 200, "auto"),
+    fleet(0, 200, "100ms"),
+    fleet(50, 200, "auto"),
+    fleet(50, 200, "100ms"),
+    fleet(0, 1000, "auto"),
+];
+
+/// Measures all fleets whose name begins with `wanted`, writes the file, and says what is in it.
+pub fn scale(rig: &Rig, file: &Path, wanted: &str) {
+    let fleets = FLEETS.iter().filter(|fleet| fleet.name().starts_with(wanted));
+    let rows: Vec<_> = fleets.map(|fleet| measure(rig, fleet)).collect();
     for row in &rows {
         println!("{row:#}");
     }
@@ -153,8 +201,16 @@ pub fn scale(rig: &Rig, file: &Path) {
     println!("{}", file.display());
 }
 
-fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
-    println!("{processes} processes and {clients} clients on one Redis, {:?}", SETTLING + MEASURED + MONITORED + TAIL);
+/// Measures two fleets with a million users, and says what they cost Redis.
+pub fn million(rig: &Rig) {
+    for measure in [million::of_few_servers, million::of_many_servers] {
+        println!("{:#}", measure(rig));
+    }
+}
+
+fn measure(rig: &Rig, fleet: &Fleet) -> serde_json::Value {
+    println!("{} on one Redis, {:?}", fleet.name(), SETTLING + MEASURED + MONITORED + TAIL);
+    let &Fleet { processes, clients, news_every } = fleet;
     let mut bench = Bench::empty(
         rig.runtime.handle(),
         Spec {
@@ -163,7 +219,10 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
             slot: SLOT,
             sync_every: SYNC_EVERY,
             max_active_users: X,
-            environment: vec![(bench::CAPACITY, CAPACITY.to_string())],
+            environment: vec![
+                (bench::CAPACITY, CAPACITY.to_string()),
+                ("HEADCOUNT__FLEET__NEWS_EVERY", news_every.to_owned()),
+            ],
             ..Spec::default()
         },
     );
@@ -176,6 +235,10 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
         (0..processes).map(|place| Member::Process { place, check: bench.server(place).check }).collect();
     let builder = Headcount::builder().max_active_users(X).capacity(CAPACITY).slots(SLOTS).window(SLOT * SLOTS);
     let builder = builder.secret(SECRET).sync_every(SYNC_EVERY);
+    let builder = match humantime::parse_duration(news_every) {
+        Ok(every) => builder.news_every(every),
+        Err(_) => builder,
+    };
     let without_http = Clients::start(rig.runtime.handle(), &url, clients, &builder);
     members.extend(without_http.headcounts.iter().cloned().map(Member::Client));
     let observers: Vec<_> = observers(processes, clients).map(|place| (place, Mutex::new(Vec::new()))).collect();
@@ -191,12 +254,7 @@ fn measure(rig: &Rig, processes: usize, clients: usize) -> serde_json::Value {
     let news = news.into_inner();
     let seconds = |millis: f64| millis / 1e3;
     let mut row = row;
-    row["fleet"] = match (processes, clients) {
-        (_, 0) => format!("{processes} processes"),
-        (0, _) => format!("{clients} clients"),
-        _ => format!("{processes} processes and {clients} clients"),
-    }
-    .into();
+    row["fleet"] = fleet.name().into();
     row["servers"] = (processes + clients).into();
     row["news"] = serde_json::json!({
         "samples": news.len(), "mean": seconds(news.mean()),
@@ -287,8 +345,8 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
     let (costs, sync) = (Costs::so_far(&bench.redis), sync_of_all(members, bench));
     let (began, before) = (bench.origin.now(), admitted.load(Relaxed));
     pass(MEASURED);
-    let (costs_then, sync_then) = (Costs::so_far(&bench.redis), sync_of_all(members, bench));
     let seconds = (bench.origin.now() - began).as_secs_f64();
+    let (costs, sync_then) = (costs.since(&bench.redis, seconds), sync_of_all(members, bench));
     let newcomers = (admitted.load(Relaxed) - before) as f64 / seconds;
     let w = work(bench, || pass(MONITORED));
     let status = members[0].status(bench);
@@ -307,12 +365,7 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
         "conflicts_per_round": (sync_then.conflicts - sync.conflicts) as f64 / rounds,
         "value_bytes_sent_per_second": (sync_then.sent - sync.sent) as f64 / seconds,
         "value_bytes_received_per_second": (sync_then.received - sync.received) as f64 / seconds,
-        "redis": {
-            "cpu_cores": (costs_then.cpu_seconds - costs.cpu_seconds) / seconds,
-            "commands_per_second": (costs_then.commands - costs.commands) / seconds,
-            "bytes_in_per_second": (costs_then.bytes_in - costs.bytes_in) / seconds,
-            "bytes_out_per_second": (costs_then.bytes_out - costs.bytes_out) / seconds,
-        },
+        "redis": costs["redis"],
     })
 }
 

@@ -1,5 +1,5 @@
-//! What the shipped design promises about the room, the first seconds of a session, and bytes, in larger fleets and
-//! longer minutes than those in which the designs are compared.
+//! The shipped design alone: the room in fleets of up to 400 servers, the first seconds of a session if refusals wait,
+//! and the bytes of a fleet whose minutes last a minute.
 
 use super::{CROWD_FROM, FLOOD, Row, X, flood, plan};
 use crate::plan::{Design, MILLI, Plan, SECOND};
