@@ -191,13 +191,14 @@ const FLEETS: [Fleet; 8] = [
 
 /// Measures all fleets whose name begins with `wanted`, writes the file, and says what is in it.
 pub fn scale(rig: &Rig, file: &Path, wanted: &str) {
-    let fleets = FLEETS.iter().filter(|fleet| fleet.name().starts_with(wanted));
-    let rows: Vec<_> = fleets.map(|fleet| measure(rig, fleet)).collect();
-    for row in &rows {
+    let mut rows = Vec::new();
+    for fleet in FLEETS.iter().filter(|fleet| fleet.name().starts_with(wanted)) {
+        let row = measure(rig, fleet);
         println!("{row:#}");
+        rows.push(row);
+        let text = serde_json::to_vec_pretty(&rows).expect("rows are plain");
+        std::fs::write(file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
-    let text = serde_json::to_vec_pretty(&rows).expect("rows are plain");
-    std::fs::write(file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     println!("{}", file.display());
 }
 
