@@ -45,11 +45,13 @@ for i = 2, #KEYS do
     bytes = redis.call('GETRANGE', log, from, from + most_bytes - 1)
   end
   local appended, keep_for = 0, tonumber(ARGV[at + 5])
-  if entry ~= '' and redis.call('STRLEN', log) < tonumber(ARGV[19]) then
+  local length = entry ~= '' and redis.pcall('STRLEN', log)
+  -- The length is an error if a replica refuses to delete a value of another type.
+  if type(length) == 'number' and length < tonumber(ARGV[19]) then
     local is_new = found == ''
-    local length = redis.pcall('APPEND', log, is_new and ARGV[at + 6] .. entry or entry)
-    if type(length) == 'number' then
-      found, appended = is_new and ARGV[at + 6] or found, length - #entry
+    local answer = redis.pcall('APPEND', log, is_new and ARGV[at + 6] .. entry or entry)
+    if type(answer) == 'number' then
+      found, appended = is_new and ARGV[at + 6] or found, answer - #entry
     end
   end
   if keep_for and found ~= '' then
