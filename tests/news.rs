@@ -131,6 +131,22 @@ async fn news_in_redis() {
 }
 
 /// Somebody may create the logs of minutes to come, without an expiry or with a long one.
+/// A replica refuses to delete it.
+#[tokio::test]
+async fn a_log_of_another_type_on_a_replica_does_not_fail_a_beat() {
+    let redis = Redis::start();
+    let clock = Arc::new(ManualClock::starting_at(SystemClock::new().wall()));
+    let [one, _] = two(|| RedisStore::open(&redis.url(), "news").unwrap(), &clock, X).await;
+    assert!(one.appends(b"an entry").await.appended_at.is_some());
+    for log in redis.ask::<Vec<String>>(&["KEYS", "*:news:*"]) {
+        let _: u64 = redis.ask(&["DEL", &log]);
+        let _: u64 = redis.ask(&["RPUSH", &log, "x"]);
+    }
+    let _: () = redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    let part = one.appends(b"an entry").await;
+    assert_eq!((part.id, part.appended_at), (None, None));
+}
+
 #[tokio::test]
 async fn a_log_that_was_created_for_ever_expires() {
     let redis = Redis::start();
