@@ -134,9 +134,7 @@ pub mod internals {
     use crate::headcount::Headcount;
     use crate::ring::codec::{Codec, Covers, DecodeError};
     use crate::room::FleetLink;
-    use crate::time::Slot;
-    #[cfg(feature = "jwt")]
-    use crate::time::Timestamp;
+    use crate::time::{Slot, Timestamp};
     use std::time::Duration;
 
     /// Encodes and decodes stored values, for tests that feed hostile ones.
@@ -239,6 +237,10 @@ pub mod internals {
         pub filters: usize,
         /// Refreshes that the worker has not applied yet.
         pub refreshing: usize,
+        /// Whether the worker has not run lately, so that the current minute may be over.
+        pub is_late: bool,
+        /// The fleet time by the server's clock.
+        pub now: Timestamp,
         /// The probability that an unknown token is taken for a known one.
         pub false_positive_ratio: f64,
     }
@@ -258,6 +260,8 @@ pub mod internals {
             leased_elsewhere: status.leased_elsewhere,
             filters: headcount.core().minutes().len(),
             refreshing: status.queue_length,
+            is_late: headcount.core().time.is_late(),
+            now: headcount.core().time.now(),
             false_positive_ratio: status.false_positive_ratio,
         }
     }

@@ -151,8 +151,14 @@ impl Ring {
 
     /// Records a fingerprint in the current minute.
     pub(crate) fn record(&mut self, fingerprint: Fingerprint) {
-        if self.set(0, fingerprint) {
-            self.keep_for_log(0, Recorded::new(fingerprint, false));
+        self.record_in(self.current, fingerprint);
+    }
+
+    /// Records a fingerprint in minute `slot`, if it is in the ring.
+    pub(crate) fn record_in(&mut self, slot: Slot, fingerprint: Fingerprint) {
+        let Some(age) = self.age(slot) else { return };
+        if self.set(age, fingerprint) {
+            self.keep_for_log(age, Recorded::new(fingerprint, false));
         }
     }
 

@@ -53,6 +53,12 @@ impl Timestamp {
         Self(self.0.saturating_add(micros(duration)))
     }
 
+    /// Returns the time `duration` earlier, or the epoch if that would be before it.
+    #[must_use]
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(duration)))
+    }
+
     /// Returns the time from `earlier` to this timestamp, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

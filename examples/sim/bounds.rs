@@ -16,7 +16,7 @@ pub const STALL: f64 = 1.05;
 pub const OUTAGE: f64 = 1.05;
 /// Some servers cannot reach Redis. Each of them may fill its part of the room that it sees.
 pub const PARTITION: f64 = 1.05;
-/// A process is paused for a while.
+/// A process is paused for a while, or all of them together with Redis.
 pub const PAUSE: f64 = 1.05;
 /// Redis refuses writes.
 pub const REFUSED_WRITES: f64 = 1.02;
@@ -57,7 +57,7 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
             let cut_off = (0..fleet.servers).filter(|place| servers >> (place % 128) & 1 == 1).count();
             is_short.then_some(PARTITION + cut_off as f64 / fleet.servers as f64)
         }
-        Kind::Pause { .. } => Some(PAUSE),
+        Kind::Pause { .. } | Kind::StandStill => Some(PAUSE),
         Kind::Flush => Some(FLUSH),
         Kind::OlderCopy => Some(FAILOVER),
         // Old values reappear under the numbers of future minutes.

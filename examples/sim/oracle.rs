@@ -123,6 +123,8 @@ pub struct Asked<'a> {
     pub decision: Decision,
     /// Whether a minute of the server's ring had the token before the decision, or was about to have it.
     pub held: bool,
+    /// The latest minute in which an admitted token is recorded.
+    pub recorded_in: Slot,
     pub now: Duration,
     /// Since when there is no fault; `None` during a fault.
     pub calm_since: Option<Duration>,
@@ -159,9 +161,7 @@ impl Oracle {
         self.active_users_stay_in(asked, fleet, store);
         self.a_rejection_leaves_no_trace(asked);
         self.blindness_is_no_evidence(asked, fleet);
-        // A server's clock may be wrong until its first look, and the store's may have stepped since the last one.
-        let minute = Slot::at(store.clock.wall(), fleet.slot).min(asked.server.current);
-        self.news_is_everywhere_soon(asked, minute, fleet);
+        self.news_is_everywhere_soon(asked, fleet, store);
     }
 
     fn active_users_stay_in(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
@@ -295,7 +295,7 @@ impl Oracle {
     }
 
     /// Invariant 7, during the play.
-    fn news_is_everywhere_soon(&mut self, asked: &Asked<'_>, minute: Slot, fleet: &Fleet) {
+    fn news_is_everywhere_soon(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
         let Asked { server, place, token, decision, now, .. } = *asked;
         // Before its first look, a server's numbers of minutes are a guess.
         let Some(calm_since) = asked.calm_since.filter(|_| server.has_looked) else { return };
@@ -318,11 +318,11 @@ impl Oracle {
                 if before.is_some() {
                     self.checks.count(7);
                 }
-                // A request that is decided right after a pause, before the worker runs, is recorded in the minute that
-                // was current before the pause. This minute is over.
-                if server.sleeps_until.is_none() {
-                    self.calm_admissions[token] = Some(CalmAdmission { at: now, minute, recorded: server.current });
-                }
+                // A server's clock may be wrong until its first look, and the store's may have stepped since the last
+                // one.
+                let recorded = asked.recorded_in;
+                let minute = recorded.min(Slot::at(store.clock.wall(), fleet.slot));
+                self.calm_admissions[token] = Some(CalmAdmission { at: now, minute, recorded });
             }
             _ => {}
         }

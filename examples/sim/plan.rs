@@ -117,6 +117,8 @@ pub enum Kind {
     Crash { server: usize },
     /// The process is paused.
     Pause { server: usize },
+    /// All processes are paused at once, and so is the store.
+    StandStill,
     /// The server stops cleanly, and another takes its place when the fault ends.
     Leave { server: usize },
     /// Another server is added, and stops when the fault ends.
@@ -177,7 +179,7 @@ pub enum LogDamage {
 }
 
 impl Kind {
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 17] = [
         "crash",
         "pause",
         "leave",
@@ -194,6 +196,7 @@ impl Kind {
         "rolling",
         "deaf",
         "logs",
+        "stand still",
     ];
 
     /// Whether the fleet needs long to agree after the fault, because the store refused writes, its data or its clock
@@ -202,6 +205,7 @@ impl Kind {
         !matches!(
             self,
             Self::Pause { .. }
+                | Self::StandStill
                 | Self::Slow { .. }
                 | Self::LostReplies { .. }
                 | Self::Partition { .. }
@@ -209,6 +213,11 @@ impl Kind {
                 | Self::Deaf { .. }
                 | Self::Logs { .. }
         )
+    }
+
+    /// Whether servers stand still.
+    pub fn is_pause(&self) -> bool {
+        matches!(self, Self::Pause { .. } | Self::StandStill)
     }
 
     /// The place of the one server that it concerns.
@@ -240,6 +249,7 @@ impl Kind {
             Self::Rolling { .. } => 13,
             Self::Deaf { .. } => 14,
             Self::Logs { .. } => 15,
+            Self::StandStill => 16,
         }
     }
 }
@@ -259,6 +269,7 @@ impl Plan {
         let crowd = draw_crowd(&fleet, play, &mut rng);
         let count = if rng.u8(..8) == 0 { 0 } else { rng.usize(1..=6) };
         let mut faults: Vec<_> = (0..count).map(|_| draw_fault(&fleet, play, &mut rng)).collect();
+        faults.extend(draw_stand_still(&fleet, play, seed));
         faults.sort_by_key(|fault| fault.at);
         // Invariant 7 promises that servers agree after twenty rounds, or three seconds and forty rounds after a grave
         // or long fault.
@@ -379,13 +390,25 @@ fn draw_flood(per_minute: f64, play: Duration, rng: &mut Rng) -> Arrivals {
     ])
 }
 
-fn draw_fault(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Fault {
-    let at = play.mul_f64(rng.f64());
-    let server = rng.usize(..fleet.servers);
-    // From a moment to longer than the window.
+/// From a moment to longer than the window.
+fn draw_length(fleet: &Fleet, rng: &mut Rng) -> Duration {
     let longest = (fleet.slot * (fleet.slots + 2)).as_secs_f64();
-    let lasting = Duration::from_secs_f64(0.05 + longest * rng.f64().powi(3));
-    let kind = match rng.usize(..Kind::NAMES.len()) {
+    Duration::from_secs_f64(0.05 + longest * rng.f64().powi(3))
+}
+
+/// Two seeds of eight have this fault: one with news and one without. It is drawn apart from the others, so that older
+/// seeds keep their meaning.
+fn draw_stand_still(fleet: &Fleet, play: Duration, seed: u64) -> Option<Fault> {
+    let mut rng = Rng::with_seed(seed ^ 0x57a2_d571_1100_0001);
+    let (at, lasting) = (play.mul_f64(rng.f64()), draw_length(fleet, &mut rng));
+    matches!(seed % 8, 4 | 5).then_some(Fault { at, lasting, kind: Kind::StandStill })
+}
+
+fn draw_fault(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Fault {
+    let (at, server) = (play.mul_f64(rng.f64()), rng.usize(..fleet.servers));
+    let lasting = draw_length(fleet, rng);
+    // All kinds but the last one.
+    let kind = match rng.usize(..Kind::NAMES.len() - 1) {
         0 => Kind::Crash { server },
         1 => Kind::Pause { server },
         2 => Kind::Leave { server },

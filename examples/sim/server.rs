@@ -25,12 +25,15 @@ pub struct Server {
     pub worker: Worker,
     pub exchange: Exchange,
     slots: u64,
+    slot: Duration,
     pub shape: Shape,
     /// The tokens of each minute of its ring.
     held: BTreeMap<Slot, Tokens>,
     pub current: Slot,
     /// Tokens that were seen, and are on their way into the current minute.
     refreshing: Vec<usize>,
+    /// Tokens that were seen while the worker was late, and when, in monotonic time.
+    late: Vec<(usize, Duration)>,
     /// The number of refreshes that fit into its worker's queue.
     queue: usize,
     /// The number of the request whose answer it waits for; 0 if it waits for none.
@@ -145,10 +148,12 @@ impl Server {
             worker,
             exchange,
             slots: u64::from(fleet.slots),
+            slot: fleet.slot,
             shape: Shape::for_capacity(fleet.capacity, fleet.false_positive_rate).expect("a shape within its bounds"),
             held: BTreeMap::new(),
             current,
             refreshing: Vec::new(),
+            late: Vec::new(),
             queue: weather.refresh_queue,
             asked: 0,
             fetching: Vec::new(),
@@ -288,13 +293,14 @@ impl Server {
         self.held.get(&slot).cloned().unwrap_or_default()
     }
 
-    pub fn record(&mut self, token: usize) {
+    fn record(&mut self, token: usize) {
         self.held.entry(self.current).or_default().insert(token);
     }
 
     /// A token was seen: the worker puts it into the current minute at its next tick, or the request does, if the queue
     /// is full.
     pub fn refresh(&mut self, token: usize) {
+        self.note_if_late(token);
         if self.held.get(&self.current).is_some_and(|minute| minute.has(token)) {
             return;
         }
@@ -302,6 +308,19 @@ impl Server {
             self.refreshing.push(token);
         } else {
             self.record(token);
+        }
+    }
+
+    /// A token was admitted that no minute had.
+    pub fn record_new(&mut self, token: usize) {
+        self.note_if_late(token);
+        self.record(token);
+    }
+
+    /// If the current minute may be over, the worker also records the token in the one that has begun.
+    fn note_if_late(&mut self, token: usize) {
+        if self.glance().is_late {
+            self.late.push((token, self.clock.monotonic()));
         }
     }
 
@@ -313,10 +332,17 @@ impl Server {
         if since > self.exchange.identity.alive_for {
             self.rounds_in_a_row = 0;
         }
-        for token in std::mem::take(&mut self.refreshing) {
-            self.held.entry(self.current).or_default().insert(token);
-        }
         let current = self.glance().current;
+        for token in std::mem::take(&mut self.refreshing) {
+            self.record(token);
+        }
+        let (time, monotonic) = (self.glance().now, self.clock.monotonic());
+        for (token, seen) in std::mem::take(&mut self.late) {
+            let slot = Slot::at(time.minus(monotonic - seen), self.slot);
+            if (current.minus(self.slots)..=current).contains(&slot) {
+                self.held.entry(slot).or_default().insert(token);
+            }
+        }
         if current != self.current {
             self.current = current;
             self.held = self.held.split_off(&self.oldest());

@@ -50,6 +50,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/headcount/core/decide.rs",
     "src/headcount/core/fleet.rs",
     "src/headcount/core/fleet_time.rs",
+    "src/headcount/core/late.rs",
     "src/headcount/core/leases.rs",
     "src/headcount/core/minutes.rs",
     "src/headcount/core/overrides.rs",

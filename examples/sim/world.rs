@@ -60,6 +60,8 @@ pub struct World<'a> {
     active: Vec<usize>,
     /// The time until which the faults that have ended have an effect.
     trouble_until: Duration,
+    /// The time until which the store does not answer, because everything stands still.
+    store_paused_until: Duration,
     /// The highest X so far.
     highest_x: u64,
     /// Since when all servers have leased their seats.
@@ -135,6 +137,11 @@ enum Event {
     },
 }
 
+fn no_answer_in_time(place: usize, life: u64, asked: u64) -> Event {
+    let answer = Box::new(Err(StoreError::timeout("no answer in time")));
+    Event::Answer { place, life, asked, tells_since: false, answer }
+}
+
 /// The store's answer, and the tokens of the values in it.
 type Answered = Result<(Reply, Vec<(Slot, Tokens)>), StoreError>;
 
@@ -153,6 +160,8 @@ struct Letter {
     tells: bool,
     /// How long the reply travels; `None` if it gets lost.
     reply_after: Option<Duration>,
+    /// When the server gives up waiting for the reply.
+    deadline: Duration,
     /// The number of parts that have yet to arrive. If the reply gets lost, this may be fewer than the request has.
     parts_left: usize,
 }
@@ -210,6 +219,7 @@ impl<'a> World<'a> {
             asked: 0,
             active: Vec::new(),
             trouble_until: Duration::ZERO,
+            store_paused_until: Duration::ZERO,
             highest_x: plan.fleet.max_active_users,
             leasing_since: None,
             strangers: VecDeque::new(),
@@ -335,6 +345,15 @@ impl<'a> World<'a> {
                 let at = server.paused_until + MILLI.mul_f64(5.0 * self.machines.f64());
                 return self.schedule(at, event);
             }
+        }
+        if let (Event::Arrive(letter), true) = (&event, self.store_paused_until > self.now) {
+            let at = self.store_paused_until + MILLI.mul_f64(5.0 * self.machines.f64());
+            self.oracle.clock_error = self.oracle.clock_error.max(100 * MILLI + (at - self.now));
+            let &Letter { place, life, asked, deadline, .. } = &**letter;
+            if at + letter.reply_after.unwrap_or_default() > deadline {
+                self.schedule(deadline.max(self.now), no_answer_in_time(place, life, asked));
+            }
+            return self.schedule(at, event);
         }
         match event {
             Event::Begin { place, .. } => self.begin(place),
@@ -644,7 +663,7 @@ impl<'a> World<'a> {
             return self.schedule(deadline, no_answer(StoreError::timeout("nothing was heard")));
         }
         if is_lost || departure + out + back > deadline {
-            self.schedule(deadline, no_answer(StoreError::timeout("no answer in time")));
+            self.schedule(deadline, no_answer_in_time(place, life, asked));
         }
         let identity = self.servers[place].as_ref().expect("who asks is there").exchange.identity.clone();
         let reply_after = (!is_lost).then_some(back);
@@ -663,6 +682,7 @@ impl<'a> World<'a> {
             since: None,
             tells: false,
             reply_after,
+            deadline,
             parts_left,
         };
         self.schedule(departure + out, Event::Arrive(Box::new(letter)));
@@ -827,7 +847,15 @@ impl<'a> World<'a> {
         if !self.fleet.news_every.is_zero() {
             self.store.tokens.entry(server.fingerprint(&player.to_string())).or_insert(token);
         }
-        let admission = server.headcount.admit(player.to_string());
+        // If the worker is late, it records the player in the minute that has begun, too.
+        let glance = server.glance();
+        let now = Slot::at(glance.now, self.fleet.slot);
+        let recorded_in = if glance.is_late { glance.current.max(now) } else { glance.current };
+        // As the layer and `POST /v1/check` decide.
+        let (admission, seat) = server.headcount.hold(player.to_string());
+        if let Some(seat) = seat {
+            seat.take();
+        }
         let decision = admission.decision();
         if let Admission::Rejected { retry_after } = admission
             && !self.fleet.refusal_delay.is_zero()
@@ -836,7 +864,8 @@ impl<'a> World<'a> {
             self.schedule(self.now + self.fleet.refusal_delay, again);
             return None;
         }
-        let asked = Asked { server, place, token, decision, held, now: self.now, calm_since, budget_left };
+        let now = self.now;
+        let asked = Asked { server, place, token, decision, held, recorded_in, now, calm_since, budget_left };
         match &mut self.figures {
             Some(figures) => {
                 let minute = Slot::at(self.store.clock.wall(), self.fleet.slot);
@@ -850,9 +879,11 @@ impl<'a> World<'a> {
             self.untold.push((1, self.now + self.plan.quiet));
         }
         match decision {
+            // It is recorded at once, like a newcomer.
+            Decision::Seen if !held && server.knows_beside(token) => server.record_new(token),
             Decision::Seen => server.refresh(token),
             Decision::Newcomer | Decision::Warming => {
-                server.record(token);
+                server.record_new(token);
                 server.lets_in(by_share, self.now);
             }
             _ => {}
@@ -947,8 +978,7 @@ impl<'a> World<'a> {
             self.active.iter().copied().chain(lately).map(|number| &self.plan.faults[number]).collect();
         // A server that was paused during another fault still has the news that it could not publish, so the bound of
         // that fault holds, too.
-        let sleeping: Vec<_> =
-            faults.iter().filter(|fault| matches!(fault.kind, Kind::Pause { .. })).copied().collect();
+        let sleeping: Vec<_> = faults.iter().filter(|fault| fault.kind.is_pause()).copied().collect();
         let was_on = |at: Duration| {
             self.plan.faults.iter().filter(move |fault| (fault.at..fault.at + fault.lasting).contains(&at))
         };
@@ -957,7 +987,7 @@ impl<'a> World<'a> {
         // `counts_for`, the others no longer count it, and nothing is promised.
         let counts_for = (5 * self.fleet.sync_every).max(3000 * MILLI);
         let mut forgets = faults.iter().filter(|fault| matches!(fault.kind, Kind::Flush | Kind::OlderCopy));
-        let sleeps = faults.iter().any(|fault| matches!(fault.kind, Kind::Pause { .. }) && fault.lasting > counts_for);
+        let sleeps = faults.iter().any(|fault| fault.kind.is_pause() && fault.lasting > counts_for);
         if sleeps && forgets.next().is_some() {
             return None;
         }
@@ -1013,25 +1043,10 @@ impl<'a> World<'a> {
         self.schedule(ends, Event::FaultEnds(number));
         match fault.kind {
             Kind::Crash { server } => self.servers[server] = None,
-            Kind::Pause { server } => {
-                self.fall_asleep(server, ends);
-                let longest = (3 * self.fleet.sync_every).max(250 * MILLI);
-                if let Some(server) = &mut self.servers[server] {
-                    // A pause may begin during another.
-                    if server.paused_until <= self.now {
-                        server.paused_from = self.now;
-                    }
-                    server.paused_until = server.paused_until.max(ends);
-                    // The worker notices a pause if it has not run for `longest`. It may have run just before the pause
-                    // or some time before, so a pause of about this length may or may not be noticed.
-                    let (lasts, rest) = (server.paused_until - server.paused_from, 2 * self.plan.weather.rest);
-                    if lasts + rest > longest {
-                        server.pauses(lasts > longest + rest);
-                    }
-                    if lasts > longest + rest {
-                        server.sleeps_until = server.sleeps_until.max(Some(ends));
-                    }
-                }
+            Kind::Pause { server } => self.pause(server, ends),
+            Kind::StandStill => {
+                self.store_paused_until = self.store_paused_until.max(ends);
+                (0..self.servers.len()).for_each(|place| self.pause(place, ends));
             }
             Kind::Leave { server } => self.leave(server),
             Kind::Join => {
@@ -1055,6 +1070,26 @@ impl<'a> World<'a> {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn pause(&mut self, place: usize, until: Duration) {
+        self.fall_asleep(place, until);
+        let longest = (3 * self.fleet.sync_every).max(250 * MILLI);
+        let Some(server) = &mut self.servers[place] else { return };
+        // A pause may begin during another.
+        if server.paused_until <= self.now {
+            server.paused_from = self.now;
+        }
+        server.paused_until = server.paused_until.max(until);
+        // The worker notices a pause if it has not run for `longest`. It may have run just before the pause or some time
+        // before, so a pause of about this length may or may not be noticed.
+        let (lasts, rest) = (server.paused_until - server.paused_from, 2 * self.plan.weather.rest);
+        if lasts + rest > longest {
+            server.pauses(lasts > longest + rest);
+        }
+        if lasts > longest + rest {
+            server.sleeps_until = server.sleeps_until.max(Some(until));
         }
     }
 

@@ -1,13 +1,14 @@
 //! The core: the ring, the room, the fleet's time, and everything else that a decision needs.
 //!
 //! Most submodules hold the operations of one kind of caller. Decisions use `decide`, `seat` and `presence`. Rounds use
-//! `minutes`, `fleet` and `leases`. The worker uses `turn`. Operators use `overrides`. Only this file and its
+//! `minutes`, `fleet` and `leases`. The worker uses `turn` and `late`. Operators use `overrides`. Only this file and its
 //! submodules reach the state behind the lock.
 
 mod counts;
 mod decide;
 mod fleet;
 mod fleet_time;
+mod late;
 mod leases;
 mod minutes;
 mod overrides;
@@ -31,6 +32,7 @@ use crate::threads::{Mutex, Sender};
 use crate::time::{Clock, FleetClock, Timestamp};
 use counts::Counts;
 use crossbeam_utils::CachePadded;
+use late::LateUsers;
 use lock_api::RwLockWriteGuard;
 use presence::Presences;
 use std::ops::{Deref, DerefMut};
@@ -71,6 +73,7 @@ pub(crate) struct Core {
     refreshes: Sender<Fingerprint>,
     /// Refreshes that were applied in place because the channel was full.
     refreshes_in_place: AtomicU64,
+    late_users: LateUsers,
     /// The channel that reports the visits of sampled users to the worker; `None` unless `enforcement` is `shadow`.
     visits: Option<SampledVisits>,
     counts: Counts,
@@ -166,6 +169,7 @@ impl Core {
             refreshes,
             refreshes_in_place: AtomicU64::new(0),
             counts: Counts::new(),
+            late_users: LateUsers::default(),
             presences: Mutex::new(Presences::default()),
             settings,
         };

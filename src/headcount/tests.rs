@@ -238,6 +238,43 @@ fn a_decision_that_notices_a_pause_is_no_tick_of_the_worker() {
 }
 
 #[test]
+fn who_is_admitted_while_the_worker_is_late_is_in_for_a_whole_window() {
+    let minute = Duration::from_secs(60);
+    let clock = noon();
+    let (headcount, mut worker) = Headcount::builder().max_active_users(10).clock(Arc::clone(&clock)).build().unwrap();
+    let shows = |token: &str, renews| {
+        let options = AdmitOptions { renews, ..AdmitOptions::ADMIT };
+        headcount.core().decide_without_seat(&headcount.user(token.as_bytes()), options).is_some()
+    };
+    for token in ["older, shown", "older, touched"] {
+        assert!(headcount.admit(token).is_admitted());
+    }
+    clock.advance(minute);
+    worker.tick();
+    for token in ["current, shown", "current, touched"] {
+        assert!(headcount.admit(token).is_admitted());
+    }
+
+    // The machine stands still for two and a half minutes. Then these requests run before the worker.
+    clock.advance(minute * 5 / 2);
+    assert!(shows("older, shown", true) && shows("current, shown", true));
+    assert!(headcount.touch("older, touched") && headcount.touch("current, touched"));
+    assert!(headcount.admit("new").is_admitted());
+    headcount.hold("new, with a held seat").1.expect("a seat").take();
+    for _ in 0..30 {
+        worker.tick();
+        clock.advance(minute);
+    }
+    worker.tick();
+    let all = ["older, shown", "older, touched", "current, shown", "current, touched", "new", "new, with a held seat"];
+    let gone: Vec<_> = all.into_iter().filter(|token| !shows(token, false)).collect();
+    assert!(gone.is_empty(), "forgotten too early: {gone:?}");
+    clock.advance(minute);
+    worker.tick();
+    assert_eq!(all.into_iter().find(|token| shows(token, false)), None, "remembered for too long");
+}
+
+#[test]
 fn a_newcomer_who_may_take_no_seat_is_rejected_although_there_is_room() {
     let (headcount, _worker, _) = alone(10);
     let decide = |takes_seat| {

@@ -126,6 +126,8 @@ impl Worker {
             self.turn(core, slot, monotonic, is_covered);
             core.refresh_presences(|| core.apply_refreshes(&mut self.refreshes));
         }
+        core.time.note_turned(monotonic);
+        core.record_late(now, monotonic);
         if paused {
             match link {
                 FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => {

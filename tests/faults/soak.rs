@@ -38,9 +38,10 @@ enum Fault {
     ScriptFlush,
     Replica,
     Full,
+    StandStill,
 }
 
-const FAULTS: [Fault; 13] = [
+const FAULTS: [Fault; 14] = [
     Fault::Kill,
     Fault::Stop,
     Fault::Pause,
@@ -54,6 +55,7 @@ const FAULTS: [Fault; 13] = [
     Fault::ScriptFlush,
     Fault::Replica,
     Fault::Full,
+    Fault::StandStill,
 ];
 
 /// Runs for this long, with faults drawn from `seed`.
@@ -127,6 +129,14 @@ fn strike(bench: &mut Bench, fault: Fault, rng: &mut fastrand::Rng) {
             bench.pause(place);
             bench.pass(lasting);
             bench.resume(place);
+        }
+        // As when the machine that all of them run on stands still.
+        Fault::StandStill => {
+            bench.redis.process.signal("-STOP");
+            (0..5).for_each(|place| bench.pause(place));
+            bench.pass(lasting);
+            bench.redis.process.signal("-CONT");
+            (0..5).for_each(|place| bench.resume(place));
         }
         Fault::RedisStandsStill => {
             bench.redis.process.signal("-STOP");

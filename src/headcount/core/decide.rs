@@ -116,11 +116,10 @@ impl Core {
             return Some(self.decide_missing(options));
         }
         let fingerprint = user.fingerprint();
-        let is_seen =
-            self.current_filter.has(Probe::new(fingerprint, self.settings.shape)) || self.sees(user, options.renews);
-        if !is_seen {
+        if !self.is_in_current(fingerprint) && !self.sees(user, options.renews) {
             options.pass.filter(|pass| self.accepts(pass, user))?;
             if options.renews {
+                self.note_if_late(fingerprint);
                 self.write().ring.record(fingerprint);
             }
         }
@@ -164,6 +163,11 @@ impl Core {
     #[cfg(feature = "tower")]
     pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
         self.gate.load(Relaxed) & SHUT == 0 && !self.holds_seat_of(user.fingerprint())
+    }
+
+    /// Returns whether the current minute has a token, and is not over.
+    fn is_in_current(&self, fingerprint: Fingerprint) -> bool {
+        !self.time.is_late() && self.current_filter.has(Probe::new(fingerprint, self.settings.shape))
     }
 
     fn sees(&self, user: &User<'_>, renews: bool) -> bool {
@@ -211,7 +215,7 @@ impl Core {
         }
         !token.iter().all(u8::is_ascii_whitespace) && {
             let fingerprint = self.settings.key.fingerprint(token);
-            let seen = self.current_filter.has(Probe::new(fingerprint, self.settings.shape))
+            let seen = self.is_in_current(fingerprint)
                 || self.refresh(fingerprint)
                 || self.adopt_from_beside(fingerprint, token);
             if seen {
@@ -235,8 +239,12 @@ impl Core {
     pub(crate) fn refresh(&self, fingerprint: Fingerprint) -> bool {
         let state = self.state.read();
         match state.ring.membership(fingerprint) {
-            Membership::Current => true,
+            Membership::Current => {
+                self.note_if_late(fingerprint);
+                true
+            }
             Membership::Older => {
+                self.note_if_late(fingerprint);
                 // Sent while the read lock is held. A turn needs the write lock, so it empties the channel after this
                 // refresh was sent.
                 if !self.send_refresh(fingerprint) {
@@ -261,6 +269,7 @@ impl Core {
         let is_beside = self.is_beside(fingerprint, token);
         if is_beside {
             // Recorded in place, because the other generation may be dropped before the worker applies a refresh.
+            self.note_if_late(fingerprint);
             self.change(|state| {
                 state.ring.record(fingerprint);
                 state.beside.moved();
@@ -291,6 +300,7 @@ impl Core {
         }
         let mut state = self.write();
         if state.ring.membership(fingerprint) != Membership::Unseen {
+            self.note_if_late(fingerprint);
             state.ring.record(fingerprint);
             return self.admission_with(Admitted::Seen, options);
         }
@@ -308,6 +318,7 @@ impl Core {
         if options.record == Record::OnSuccess {
             state.room.hold_seat(fingerprint);
         } else {
+            self.note_if_late(fingerprint);
             state.room.take_seat();
             state.ring.record_newcomer(fingerprint);
         }

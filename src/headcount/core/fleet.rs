@@ -78,7 +78,7 @@ impl Core {
 
     /// Returns whether the worker still has to turn to the current minute.
     pub(crate) fn turn_is_due(&self) -> bool {
-        self.time.at(self.time.clock.monotonic()).1 > self.current()
+        self.time.slot() > self.current()
     }
 
     /// Renews this server's share of the room after a successful round. Returns whether the store had been away.

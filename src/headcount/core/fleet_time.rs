@@ -7,12 +7,17 @@ use crate::time::{Clock, FleetClock, Slot, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// If the worker has not turned for longer than this, it is late. It rests a tenth of this time between ticks.
+const LATE: Duration = Duration::from_millis(50);
+
 /// The clocks, and when the worker last ticked.
 pub(crate) struct FleetTime {
     pub(crate) clock: Arc<dyn Clock>,
     pub(super) fleet_clock: Mutex<FleetClock>,
     /// When the worker began its last tick, in monotonic microseconds.
     ticked: AtomicU64,
+    /// When the worker began the last tick that has turned to the current minute if a turn was due.
+    turned: AtomicU64,
     /// When a decision last noticed that the worker's tick is overdue, in monotonic microseconds.
     noticed: AtomicU64,
     /// A number that grows with each pause that is noticed. One pause may be noticed, and so counted, several times.
@@ -25,6 +30,7 @@ impl FleetTime {
     pub(super) fn new(clock: Arc<dyn Clock>, fleet_clock: FleetClock, settings: &Settings) -> Self {
         Self {
             ticked: AtomicU64::new(micros(clock.monotonic())),
+            turned: AtomicU64::new(micros(clock.monotonic())),
             noticed: AtomicU64::new(0),
             clock,
             fleet_clock: Mutex::new(fleet_clock),
@@ -36,6 +42,11 @@ impl FleetTime {
     /// Returns the current fleet time.
     pub(crate) fn now(&self) -> Timestamp {
         self.fleet_clock.lock().now(self.clock.monotonic())
+    }
+
+    /// Returns the minute that it is now.
+    pub(crate) fn slot(&self) -> Slot {
+        self.at(self.clock.monotonic()).1
     }
 
     /// Returns the fleet time and the minute at a monotonic time.
@@ -61,6 +72,11 @@ impl FleetTime {
         self.since(self.ticked.load(Relaxed))
     }
 
+    /// Returns whether the minute in which this server records users may be over: the worker, which turns it, is late.
+    pub(crate) fn is_late(&self) -> bool {
+        self.since(self.turned.load(Relaxed)) > LATE
+    }
+
     /// Returns whether a decision has to handle a pause of the process. This is the case if the worker's last tick is
     /// longer ago than [`Self::tolerated_pause`], and so is the last call of [`Self::notice_pause`].
     pub(crate) fn is_overdue(&self) -> bool {
@@ -70,6 +86,11 @@ impl FleetTime {
     /// Records that the worker ticks now.
     pub(crate) fn note_tick(&self) {
         self.ticked.store(micros(self.clock.monotonic()), Relaxed);
+    }
+
+    /// Records that the worker has turned to the minute of this monotonic time.
+    pub(crate) fn note_turned(&self, monotonic: Duration) {
+        self.turned.store(micros(monotonic), Relaxed);
     }
 
     /// Records and marks a pause that a decision handles now. The next decisions do not handle it again, until

@@ -36,6 +36,7 @@ impl HeldSeat {
     /// Takes the seat: the newcomer is recorded before this returns.
     pub fn take(mut self) {
         self.is_taken = true;
+        self.core.note_if_late(self.fingerprint);
         self.core.change(|state| {
             state.room.release_seat(self.fingerprint);
             if state.ring.membership(self.fingerprint) == Membership::Unseen {
