@@ -1,8 +1,8 @@
 //! The core: the ring, the room, the fleet's time, and everything else that a decision needs.
 //!
 //! Most submodules hold the operations of one kind of caller. Decisions use `decide`, `seat` and `presence`. Rounds use
-//! `minutes`, `fleet` and `leases`. The worker uses `turn` and `late`. Operators use `overrides`. Only this file and its
-//! submodules reach the state behind the lock.
+//! `minutes`, `fleet` and `leases`. The worker uses `turn` and `late`. Operators use `overrides`. Only this file and
+//! its submodules reach the state behind the lock.
 
 mod counts;
 mod decide;
