@@ -1082,8 +1082,8 @@ impl<'a> World<'a> {
             server.paused_from = self.now;
         }
         server.paused_until = server.paused_until.max(until);
-        // The worker notices a pause if it has not run for `longest`. It may have run just before the pause or some time
-        // before, so a pause of about this length may or may not be noticed.
+        // The worker notices a pause if it has not run for `longest`. It may have run just before the pause or some
+        // time before, so a pause of about this length may or may not be noticed.
         let (lasts, rest) = (server.paused_until - server.paused_from, 2 * self.plan.weather.rest);
         if lasts + rest > longest {
             server.pauses(lasts > longest + rest);
