@@ -124,10 +124,10 @@ impl Headcount {
     /// and two more cache lines; an admitted newcomer takes the write lock. No decision waits for a store, a disk or a
     /// full queue, and none allocates.
     ///
-    /// A user of the current minute is found without a look at the clock. So if the process stood still while the
-    /// minute ended, such a user may count as seen in that minute until the worker has run, some milliseconds later.
-    /// The [layer](crate::layer), [`hold`](Self::hold) and [`touch`](Self::touch) look at the clock, and record this
-    /// user in the new minute.
+    /// An active user is found without a look at the clock. So if the process stood still while a minute ended, such a
+    /// user may count as seen in that minute until the worker has run, some milliseconds later. The
+    /// [layer](crate::layer), [`hold`](Self::hold) and [`touch`](Self::touch) look at the clock, and record this user
+    /// in the new minute.
     #[inline]
     pub fn admit(&self, token: impl AsRef<[u8]>) -> Admission {
         self.shared.core.admit(token.as_ref())

@@ -87,7 +87,7 @@ impl Core {
     // Never inlined, so that the fast path has a small stack frame.
     #[inline(never)]
     fn admit_from_the_ring(&self, fingerprint: Fingerprint, token: &[u8]) -> Admission {
-        if self.refresh(fingerprint) || self.adopt_from_beside(fingerprint, token) {
+        if self.refresh(fingerprint, false) || self.adopt_from_beside(fingerprint, token) {
             self.count_admission(Admitted::Seen)
         } else {
             self.decide_newcomer(fingerprint, AdmitOptions::ADMIT)
@@ -116,7 +116,8 @@ impl Core {
             return Some(self.decide_missing(options));
         }
         let fingerprint = user.fingerprint();
-        if !self.is_in_current(fingerprint) && !self.sees(user, options.renews) {
+        let is_late = self.time.is_late();
+        if !self.is_in_current(fingerprint, is_late) && !self.sees(user, options.renews, is_late) {
             options.pass.filter(|pass| self.accepts(pass, user))?;
             if options.renews {
                 self.note_if_late(fingerprint);
@@ -165,15 +166,15 @@ impl Core {
         self.gate.load(Relaxed) & SHUT == 0 && !self.holds_seat_of(user.fingerprint())
     }
 
-    /// Returns whether the current minute has a token, and is not over.
-    fn is_in_current(&self, fingerprint: Fingerprint) -> bool {
-        !self.time.is_late() && self.current_filter.has(Probe::new(fingerprint, self.settings.shape))
+    /// Returns whether the current minute has a token. Returns false if this minute may be over.
+    fn is_in_current(&self, fingerprint: Fingerprint, is_late: bool) -> bool {
+        !is_late && self.current_filter.has(Probe::new(fingerprint, self.settings.shape))
     }
 
-    fn sees(&self, user: &User<'_>, renews: bool) -> bool {
+    fn sees(&self, user: &User<'_>, renews: bool, is_late: bool) -> bool {
         let (fingerprint, token) = (user.fingerprint(), user.token());
         if renews {
-            self.refresh(fingerprint) || self.adopt_from_beside(fingerprint, token)
+            self.refresh(fingerprint, is_late) || self.adopt_from_beside(fingerprint, token)
         } else {
             self.state.read().ring.membership(fingerprint) != Membership::Unseen || self.is_beside(fingerprint, token)
         }
@@ -215,8 +216,9 @@ impl Core {
         }
         !token.iter().all(u8::is_ascii_whitespace) && {
             let fingerprint = self.settings.key.fingerprint(token);
-            let seen = self.is_in_current(fingerprint)
-                || self.refresh(fingerprint)
+            let is_late = self.time.is_late();
+            let seen = self.is_in_current(fingerprint, is_late)
+                || self.refresh(fingerprint, is_late)
                 || self.adopt_from_beside(fingerprint, token);
             if seen {
                 self.note_visit(fingerprint, true);
@@ -235,16 +237,17 @@ impl Core {
     }
 
     /// Makes sure that a seen fingerprint is in the current minute. The worker records it, or this thread if the
-    /// channel is full. Returns whether it was seen.
-    pub(crate) fn refresh(&self, fingerprint: Fingerprint) -> bool {
+    /// channel is full. With `is_late`, the worker also records it in the minute that has begun. Returns whether it was
+    /// seen.
+    pub(crate) fn refresh(&self, fingerprint: Fingerprint, is_late: bool) -> bool {
         let state = self.state.read();
-        match state.ring.membership(fingerprint) {
-            Membership::Current => {
-                self.note_if_late(fingerprint);
-                true
-            }
+        let membership = state.ring.membership(fingerprint);
+        if is_late && membership != Membership::Unseen {
+            self.note_late(fingerprint);
+        }
+        match membership {
+            Membership::Current => true,
             Membership::Older => {
-                self.note_if_late(fingerprint);
                 // Sent while the read lock is held. A turn needs the write lock, so it empties the channel after this
                 // refresh was sent.
                 if !self.send_refresh(fingerprint) {

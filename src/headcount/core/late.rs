@@ -23,10 +23,15 @@ impl Core {
     /// Notes a user of the current minute, or one who is about to be recorded in it, if this minute may be over.
     pub(super) fn note_if_late(&self, fingerprint: Fingerprint) {
         if self.time.is_late() {
-            let mut users = self.late_users.0.lock();
-            if users.len() < MOST {
-                users.insert(fingerprint.0, self.time.clock.monotonic());
-            }
+            self.note_late(fingerprint);
+        }
+    }
+
+    #[cold]
+    pub(super) fn note_late(&self, fingerprint: Fingerprint) {
+        let mut users = self.late_users.0.lock();
+        if users.len() < MOST {
+            users.insert(fingerprint.0, self.time.clock.monotonic());
         }
     }
 

@@ -98,7 +98,7 @@ impl Core {
             let Some((last, _)) = batch.last() else { return };
             from = last + 1;
             for (_, fingerprint) in batch {
-                let is_in = self.refresh(fingerprint);
+                let is_in = self.refresh(fingerprint, false);
                 if is_in {
                     self.note_visit(fingerprint, true);
                 }
