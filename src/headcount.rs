@@ -122,7 +122,7 @@ impl Headcount {
     /// # Cost
     /// One keyed hash and one cache line for a user of the current minute. Other users also take a shard of a read lock
     /// and two more cache lines; an admitted newcomer takes the write lock. No decision waits for a store, a disk or a
-    /// full queue, and none allocates.
+    /// full queue. None allocates, except for a newcomer right after the process stood still.
     ///
     /// An active user is found without a look at the clock. So if the process stood still while a minute ended, such a
     /// user may count as seen in that minute until the worker has run, some milliseconds later. The
