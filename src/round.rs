@@ -510,7 +510,10 @@ impl Round {
         self.outgoing = Publish { override_: self.read_override(&looked), ..Publish::default() };
         let current = self.core.current();
         self.known.retain(|&slot, _| slot <= current && current.since(slot) <= self.core.settings.slots as u64);
-        self.outgoing.since = self.coverage.read_look(&self.core, &looked, self.may_miss_generations, now);
+        self.coverage.read_look(&self.core, &looked);
+        if !self.clock_doubted {
+            self.outgoing.since = self.coverage.read_since(&self.core, &looked, self.may_miss_generations, now);
+        }
 
         let (mut unread, mut unchanged) = (Vec::new(), Vec::new());
         for (&slot, entry) in slots.iter().zip(&looked.minutes) {
@@ -910,7 +913,7 @@ impl Round {
 
     fn read_result(&mut self, in_flight: Vec<InFlight>, published: &Published, now: Duration) -> Next {
         self.last_write_error = None;
-        if let Some(since) = published.since {
+        if let Some(since) = published.since.filter(|_| !self.clock_doubted) {
             self.coverage.learn_since(&self.core, since);
         }
         let written = published.written.iter().copied().chain(std::iter::repeat(false));

@@ -1,10 +1,11 @@
 //! The fixed seeds, and whether the oracle notices what is broken on purpose.
 
-use crate::plan::{Plan, Sabotage};
+use crate::plan::{Fault, Kind, MILLI, Plan, SECOND, Sabotage};
 use crate::seeds;
 use crate::shrink::shrink;
 use crate::world::World;
 use std::ops::Range;
+use std::time::Duration;
 
 #[test]
 fn a_thousand_seeds_break_no_promise() {
@@ -39,6 +40,23 @@ fn seeds_that_the_oracle_once_misjudged_break_no_promise() {
     for seed in [500_521_219, 500_624_097, 500_670_134, 700_005_777, 710_000_817, 720_014_265, 780_009_639, 800_012_529]
     {
         assert_eq!(World::new(&Plan::draw(seed)).play().violation, None, "seed {seed}");
+    }
+}
+
+/// The servers follow the step one after another, and those that have followed it write to the store meanwhile.
+#[test]
+fn after_a_step_back_of_the_stores_clock_all_servers_cover_their_windows() {
+    let mut plan = Plan::draw(3);
+    (plan.fleet.servers, plan.fleet.slots, plan.fleet.slot, plan.fleet.sync_every) = (5, 20, 5 * SECOND, 250 * MILLI);
+    (plan.weather.wall_offset, plan.play, plan.quiet) = (Duration::ZERO, 50 * SECOND, 2 * SECOND);
+    for news_every in [Duration::ZERO, 50 * MILLI] {
+        plan.fleet.news_every = news_every;
+        for at in (0..10).map(|step| 40 * SECOND + step * 500 * MILLI) {
+            let kind = Kind::StoreClock { forward: false, by: 56 * SECOND };
+            plan.faults = vec![Fault { at, lasting: MILLI, kind }];
+            let coverage = World::new(&plan).coverage();
+            assert!(coverage.iter().all(|&minutes| minutes == 21), "a step at {at:?}: {coverage:?}");
+        }
     }
 }
 

@@ -261,6 +261,13 @@ impl<'a> World<'a> {
         (self.outcomes(), figures, mode_changes)
     }
 
+    /// Plays the plan, and returns how many minutes each server covers at its end.
+    #[cfg(test)]
+    pub fn coverage(mut self) -> Vec<usize> {
+        self.run();
+        self.servers.iter().flatten().map(|server| server.glance().coverage).collect()
+    }
+
     fn outcomes(self) -> Outcomes {
         Outcomes {
             mistakes: self.oracle.mistakes(),

@@ -80,10 +80,20 @@ impl Coverage {
         self.untouched = (last < now).then(|| last.plus(1)..=now);
     }
 
-    /// Handles the reply to a look. Call it before the values that the reply announces are merged.
-    /// `may_miss_generations` is whether there may be other generations that the look does not show. Returns the
-    /// `since` to write to the store, if any.
-    pub(super) fn read_look(
+    /// Handles the reply to a look. Call it before the values that the reply announces are merged. Call
+    /// [`read_since`](Self::read_since) afterwards.
+    pub(super) fn read_look(&mut self, core: &Core, looked: &Looked) {
+        let current = core.current();
+        self.deserted = looked.gap.as_ref().and_then(|gap| deserted(core, gap));
+        self.doubt_what_passed_without_the_store(core, current);
+    }
+
+    /// Reads the `since` that a look returned. Returns the one to write to the store, if any. `may_miss_generations` is
+    /// whether there may be other generations that the look does not show.
+    ///
+    /// Do not call it while the store's clock is in doubt. Servers that have already followed a jump of the clock back
+    /// have written a `since` with the number of the new clock, and [`go_back`](Self::go_back) would renumber it again.
+    pub(super) fn read_since(
         &mut self,
         core: &Core,
         looked: &Looked,
@@ -91,8 +101,6 @@ impl Coverage {
         now: Duration,
     ) -> Option<EpochStart> {
         let current = core.current();
-        self.deserted = looked.gap.as_ref().and_then(|gap| deserted(core, gap));
-        self.doubt_what_passed_without_the_store(core, current);
         // A `since` after the next minute is wrong.
         let stored = looked.since.filter(|&since| since <= current.plus(1));
         match (stored, self.since) {
@@ -397,7 +405,7 @@ mod tests {
         let (headcount, _worker, _, current) = server();
         let mut coverage = Coverage::default();
         let looked = look(&headcount, current, None);
-        let claims = [0, 1, 3].map(|second| coverage.read_look(headcount.core(), &looked, false, second * SECOND));
+        let claims = [0, 1, 3].map(|second| coverage.read_since(headcount.core(), &looked, false, second * SECOND));
         assert_eq!(claims, [None, None, Some(EpochStart { slot: current, claimed: true })]);
     }
 
@@ -453,7 +461,7 @@ mod tests {
             (Some(since.minus(1)), None),
             (Some(since), Some(since.minus(1))),
         ] {
-            let answer = coverage.read_look(headcount.core(), &look(&headcount, current, stored), false, SECOND);
+            let answer = coverage.read_since(headcount.core(), &look(&headcount, current, stored), false, SECOND);
             assert_eq!(answer, told.map(|slot| EpochStart { slot, claimed: false }), "the store says {stored:?}");
         }
     }
