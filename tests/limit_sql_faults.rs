@@ -154,6 +154,7 @@ async fn a_postgres_that_stops_and_dies_is_endured_and_found_again() {
     let (allowed, asked, secs) = polls(poller, Duration::from_secs(2)).await;
     let due = due_to(&asked, per_second, burst);
     assert!(allowed >= 0.95 * due, "the poller got {allowed} of {due}, and asked {} times", asked.len());
+    assert!(asked.len() as f64 >= 0.5 * per_second * secs, "asked only {} times in {secs} s", asked.len());
     assert!(allowed <= per_second * secs + burst + 1.0);
 }
 

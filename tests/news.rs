@@ -130,7 +130,6 @@ async fn news_in_redis() {
     }
 }
 
-/// Somebody may create the logs of minutes to come, without an expiry or with a long one.
 /// A replica refuses to delete it.
 #[tokio::test]
 async fn a_log_of_another_type_on_a_replica_does_not_fail_a_beat() {
@@ -147,6 +146,7 @@ async fn a_log_of_another_type_on_a_replica_does_not_fail_a_beat() {
     assert_eq!((part.id, part.appended_at), (None, None));
 }
 
+/// Somebody may create the logs of minutes to come, without an expiry or with a long one.
 #[tokio::test]
 async fn a_log_that_was_created_for_ever_expires() {
     let redis = Redis::start();
