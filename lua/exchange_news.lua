@@ -14,10 +14,10 @@
 -- no log; the position of the bytes; the bytes; the position at which the entry was appended, 0 if it was not }. The
 -- bytes are those that the server has not read, without its entry.
 --
--- Atomic, so that nothing is appended between the bytes and the entry. If the identity of the log, or the 8 bytes
--- before the server's position, differ from those in ARGV, the log is another one, for example from an older copy of
--- Redis. Then it is read from its beginning. A failed append is not an error: if Redis is a replica or has no memory
--- left, a server can still read.
+-- Atomic, so that nothing is appended between the bytes and the entry. The 8 bytes before the server's position are the
+-- end of an entry's MAC, and no other entry has this MAC. If they differ from those in ARGV, the log is another one, as
+-- in an older copy of Redis, and is read from its beginning. A failed append is not an error: if Redis is a replica or
+-- has no memory left, a server can still read.
 local id_bytes, most_bytes = 16, tonumber(ARGV[18])
 local ask = {
   epoch = ARGV[3], new_epoch = ARGV[4], number = tonumber(ARGV[5]), answered = tonumber(ARGV[6]),
@@ -30,24 +30,25 @@ local answers = {}
 for i = 2, #KEYS do
   local log, at = KEYS[i], 7 * i + 6
   local id, read_to, last_read, entry = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
-  local found = redis.pcall('GETRANGE', log, 0, id_bytes - 1)
-  if type(found) == 'table' or (found ~= '' and #found < id_bytes) then
-    -- No server writes such a value.
-    redis.pcall('DEL', log)
-    found = ''
+  local found, from, bytes = '', id_bytes, ''
+  if read_to >= id_bytes + 8 then
+    local tail = redis.pcall('GETRANGE', log, read_to - 8, read_to + most_bytes - 1)
+    if type(tail) == 'string' and #tail >= 8 and tail:sub(1, 8) == last_read then
+      found, from, bytes = id, read_to, tail:sub(9)
+    end
   end
-  local from, bytes = id_bytes, ''
-  local is_ours = found ~= '' and found == id and read_to >= id_bytes
-  if is_ours and (read_to == id_bytes or redis.call('GETRANGE', log, read_to - 8, read_to - 1) == last_read) then
-    from = read_to
-  end
-  if found ~= '' then
-    bytes = redis.call('GETRANGE', log, from, from + most_bytes - 1)
+  if found == '' then
+    found = redis.pcall('GETRANGE', log, 0, id_bytes + most_bytes - 1)
+    if type(found) == 'table' or (found ~= '' and #found < id_bytes) then
+      -- No server writes such a value.
+      redis.pcall('DEL', log)
+      found = ''
+    end
+    found, bytes = found:sub(1, id_bytes), found:sub(id_bytes + 1)
   end
   local appended, keep_for = 0, tonumber(ARGV[at + 5])
-  local length = entry ~= '' and redis.pcall('STRLEN', log)
-  -- The length is an error if a replica refuses to delete a value of another type.
-  if type(length) == 'number' and length < tonumber(ARGV[19]) then
+  local length = #bytes < most_bytes and from + #bytes or redis.call('STRLEN', log)
+  if entry ~= '' and length < tonumber(ARGV[19]) then
     local is_new = found == ''
     local answer = redis.pcall('APPEND', log, is_new and ARGV[at + 6] .. entry or entry)
     if type(answer) == 'number' then

@@ -29,63 +29,83 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local refusal = ''
 
+-- Returns the answer of a command, or nil if Redis refuses it.
 local function write(...)
   local answer = redis.pcall(...)
-  if type(answer) == 'table' and answer.err then refusal = answer.err end
+  if type(answer) ~= 'table' or not answer.err then return answer end
+  refusal = answer.err
 end
 
--- A key of another type is deleted: it was not written by a server, and would make every write fail.
-for key, kind in ipairs({ 'hash', 'zset', 'hash', 'zset', 'zset' }) do
-  local found = redis.call('TYPE', KEYS[key]).ok
-  if found ~= kind and found ~= 'none' then write('DEL', KEYS[key]) end
+-- Returns whether a key is of another type. No server has written it, and it would make every write fail.
+local function is_foreign(answer)
+  return type(answer) == 'table' and answer.err and string.find(answer.err, 'WRONGTYPE', 1, true) ~= nil
 end
 
-local function field(name)
-  local size = read('HSTRLEN', KEYS[1], name)
-  if size == '!' or size == 0 or size > 64 then return '' end
-  return read('HGET', KEYS[1], name)
-end
+local now_ms = string.format('%.0f', now)
+local alive_for, keep_for = tonumber(ARGV[2]), tonumber(ARGV[3])
+local dead, outdated = string.format('(%.0f', now - alive_for), string.format('(%.0f', now - keep_for)
 
-local since = field('since')
-local last = field('beat')
-local last_heartbeat = tonumber(last)
+local names = { 'since', 'beat', 'gap_from', 'gap_to', 'gap_by' }
+local fields = redis.pcall('HMGET', KEYS[1], unpack(names))
+if is_foreign(fields) then write('DEL', KEYS[1]) end
+local fleet = {}
+for at, name in ipairs(names) do
+  fleet[name] = fields[at] or ''
+  if #fleet[name] > 64 then
+    -- No server has written it, and each look would read it.
+    write('HDEL', KEYS[1], name)
+    fleet[name] = ''
+  end
+end
+local last_heartbeat = tonumber(fleet.beat)
+if last_heartbeat and now - last_heartbeat > alive_for then
+  local from = string.format('%.0f', last_heartbeat)
+  if write('HSET', KEYS[1], 'gap_from', from, 'gap_to', now_ms, 'gap_by', ARGV[1]) then
+    fleet.gap_from, fleet.gap_to, fleet.gap_by = from, now_ms, ARGV[1]
+  end
+end
+local renews = write('HSET', KEYS[1], 'beat', now_ms) == 1
+
 local override = ''
-local override_size = read('HSTRLEN', KEYS[3], 'body')
-if override_size == '!' or override_size > tonumber(ARGV[9]) then
+local override_size = redis.pcall('HSTRLEN', KEYS[3], 'body')
+if is_foreign(override_size) then
+  override = write('DEL', KEYS[3]) and '' or '!'
+elseif type(override_size) == 'table' or override_size > tonumber(ARGV[9]) then
   override = '!'
 elseif override_size > 0 then
   override = read('HGET', KEYS[3], 'body')
 end
 
-local now_ms = string.format('%.0f', now)
-local dead = string.format('(%.0f', now - ARGV[2])
-if last_heartbeat and now - last_heartbeat > tonumber(ARGV[2]) then
-  write('HSET', KEYS[1], 'gap_from', string.format('%.0f', last_heartbeat), 'gap_to', now_ms, 'gap_by', ARGV[1])
-end
-write('HSET', KEYS[1], 'beat', now_ms)
 -- Records with a time in the future are removed before this server's own records are read: a forged record must not
 -- hide that the server's own was lost.
 for _, key in ipairs({ KEYS[2], KEYS[4], KEYS[5] }) do
-  write('ZREMRANGEBYSCORE', key, '(' .. now_ms, '+inf')
+  local answer = redis.pcall('ZREMRANGEBYSCORE', key, '(' .. now_ms, '+inf')
+  if is_foreign(answer) then write('DEL', key) end
 end
 local looked = read('ZSCORE', KEYS[2], ARGV[1] .. ' ' .. ARGV[5])
 write('ZADD', KEYS[2], now_ms, ARGV[1] .. ' ' .. ARGV[5])
-write('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - ARGV[3]))
 local listed = read('ZSCORE', KEYS[4], ARGV[4])
 write('ZADD', KEYS[4], now_ms, ARGV[4])
-write('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.0f', now - ARGV[3]))
 local wanted = ''
 if ARGV[8] == '1' then
   wanted = read('ZSCORE', KEYS[5], ARGV[1])
-  write('ZADD', KEYS[5], now_ms, ARGV[1])
+  renews = write('ZADD', KEYS[5], now_ms, ARGV[1]) == 1 or renews
 end
-write('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now - ARGV[2]))
-for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
+-- Each server removes old records and keeps the keys for longer in its first look of each 32nd part of ARGV[3], and if
+-- it has created something.
+local renew_every = math.floor(keep_for / 32)
+local previous = tonumber(looked)
+if renews or listed == '' or not previous or math.floor(previous / renew_every) ~= math.floor(now / renew_every) then
+  write('ZREMRANGEBYSCORE', KEYS[2], '-inf', outdated)
+  write('ZREMRANGEBYSCORE', KEYS[4], '-inf', outdated)
+  write('ZREMRANGEBYSCORE', KEYS[5], '-inf', dead)
+  for key = 1, 5 do write('PEXPIRE', KEYS[key], keep_for + renew_every) end
+end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')
-local wanting = read('ZCOUNT', KEYS[5], '-inf', '+inf')
+local wanting = read('ZCOUNT', KEYS[5], dead, '+inf')
 -- 64 generations: far more than a fleet has.
-local beside, generations = {}, read('ZREVRANGE', KEYS[4], 0, 63, 'WITHSCORES')
+local beside, generations = {}, read('ZREVRANGEBYSCORE', KEYS[4], '+inf', outdated, 'WITHSCORES', 'LIMIT', 0, 64)
 local may_be_more = (generations == '!' or #generations == 2 * 64) and 1 or 0
 if may_be_more == 1 then
   -- Names may be made up. Of a list that is too long, those are dropped that have not looked for ARGV[2] ms, instead
@@ -98,12 +118,14 @@ for at = 1, generations == '!' and 0 or #generations, 2 do
     write('ZREM', KEYS[4], generations[at])
   elseif generations[at] ~= ARGV[4] then
     beside[#beside + 1] = generations[at]
-    beside[#beside + 1] = now - generations[at + 1] < tonumber(ARGV[2]) and 1 or 0
+    beside[#beside + 1] = now - generations[at + 1] < alive_for and 1 or 0
   end
 end
 
-local gap = { field('gap_from'), field('gap_to'), field('gap_by') }
-local answer = { clock[1], clock[2], since, last, gap[1], gap[2], gap[3], override, nodes, wanting, refusal }
+local answer = {
+  clock[1], clock[2], fleet.since, fleet.beat, fleet.gap_from, fleet.gap_to, fleet.gap_by, override, nodes, wanting,
+  refusal,
+}
 answer[#answer + 1] = looked
 answer[#answer + 1] = wanted
 answer[#answer + 1] = listed
@@ -115,7 +137,7 @@ for key = 6, #KEYS do
 end
 local named = {}
 if tonumber(ARGV[6]) > 0 then
-  local members = read('ZRANGE', KEYS[2], -ARGV[6], -1, 'WITHSCORES')
+  local members = read('ZREVRANGEBYSCORE', KEYS[2], '+inf', outdated, 'WITHSCORES', 'LIMIT', 0, ARGV[6])
   for at = 1, members == '!' and 0 or #members, 2 do
     -- A server writes at most 48 + 1 + 64 * 4 bytes: its writer id, a space, and its name.
     if #members[at] <= 305 then

@@ -10,21 +10,15 @@ local function read(...)
 end
 
 local function version_of_hash(key)
-  local size = read('HSTRLEN', key, 'ts')
-  local value_size = read('HSTRLEN', key, 'value')
-  local ts = ''
-  if size == '!' then
-    ts = '!'
-  elseif size > 64 then
-    -- A fetch returns the ts with the value.
-    ts, value_size = '!', value_size + size
-  elseif size > 0 then
-    ts = read('HGET', key, 'ts')
-    if not string.match(ts, '^[%w%-]+$') then ts = '!' end
-  elseif value_size > 0 then
-    ts = '!'
+  local ts, size = read('HGET', key, 'ts'), read('HSTRLEN', key, 'value')
+  if #ts > 64 then
+    -- No server has written it, and each look would read it. A replica keeps it, and a fetch returns it.
+    redis.pcall('HDEL', key, 'ts')
+    return '!', size + #ts
+  elseif size ~= '!' and size > 0 and ts == '' or ts ~= '' and not string.match(ts, '^[%w%-]+$') then
+    return '!', size
   end
-  return ts, value_size
+  return ts, size
 end
 
 local function version_of_string(key)

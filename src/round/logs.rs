@@ -20,20 +20,16 @@ pub(crate) fn exchange_news(logs: &mut Logs, request: LogRequest, now: Timestamp
     let until = keep_for.map(|time| now.plus(time));
     let mut part = LogPart { from: LOG_ID_BYTES as u64, ..LogPart::default() };
     if let Some(Log { bytes, .. }) = logs.get(&slot) {
-        let read = usize::try_from(read_to).ok().and_then(|read_to| bytes.get(..read_to));
-        let has_read = |read: &&[u8]| {
-            read.starts_with(&id) && (read.len() == LOG_ID_BYTES || read.last_chunk() == Some(&last_read))
-        };
-        let from = read.filter(has_read).map_or(LOG_ID_BYTES, <[u8]>::len);
-        part.id = bytes.first_chunk().copied();
-        part.from = from as u64;
-        part.bytes = bytes[from..].iter().take(MOST_NEWS_BYTES).copied().collect();
+        let read = usize::try_from(read_to).ok().and_then(|read_to| bytes.get(LOG_ID_BYTES..read_to));
+        let is_ours = read.is_some_and(|read| read.last_chunk() == Some(&last_read));
+        (part.id, part.from) = if is_ours { (Some(id), read_to) } else { (bytes.first_chunk().copied(), part.from) };
+        part.bytes = bytes[part.from as usize..].iter().take(MOST_NEWS_BYTES).copied().collect();
     }
     if !entry.is_empty() {
         let new = || Log { bytes: new_id.to_vec(), until: until.unwrap_or(now) };
         let log = logs.entry(slot).or_insert_with(new);
         if log.bytes.len() < MOST_LOG_BYTES {
-            part.id = log.bytes.first_chunk().copied();
+            part.id = part.id.or(Some(new_id));
             part.appended_at = Some(log.bytes.len() as u64);
             log.bytes.extend_from_slice(&entry);
         }

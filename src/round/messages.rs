@@ -221,7 +221,7 @@ pub struct LogRequest {
     /// The position up to which this server has read the log, in bytes from its beginning.
     pub read_to: u64,
     /// The last bytes before that position. If the log has other bytes there, it is not the log that was read. Ignored
-    /// if `read_to` is [`LOG_ID_BYTES`].
+    /// if less than that was read.
     pub last_read: [u8; 8],
     /// An entry to append; empty for none.
     pub entry: Vec<u8>,
@@ -852,7 +852,7 @@ pub struct Stored {
 /// What others have appended to a minute's news log. [`LogRequest`] has an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogPart {
-    /// The identity of the log; `None` if there is none.
+    /// The identity of the log: that of the request, if the log is the one that was read. `None` if there is no log.
     pub id: Option<[u8; LOG_ID_BYTES]>,
     /// The position of `bytes` in the log: `read_to` of the request, or [`LOG_ID_BYTES`] if the log is not the one that
     /// was read.
