@@ -182,10 +182,10 @@ impl Headcount {
         self.settings().refusal_delay.or_else(from_beats).filter(|delay| !delay.is_zero())
     }
 
-    /// Waits for `delay`, or until this server drains, and returns `true`. If too many refusals wait already, returns
-    /// `false` at once.
+    /// Waits for `delay`, or until this server drains, and returns `true`. If too many refusals wait already, or have
+    /// just begun to wait, returns `false` at once.
     pub(crate) async fn wait_for_news(&self, delay: Duration) -> bool {
-        let Some(_waiting) = self.shared.waiting_refusals.begin() else { return false };
+        let Some(_waiting) = self.shared.waiting_refusals.begin(self.clock().monotonic()) else { return false };
         let _ = tokio::time::timeout(delay, self.shared.lifecycle.drains()).await;
         true
     }

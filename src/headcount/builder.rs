@@ -124,7 +124,8 @@ impl Builder {
         self
     }
 
-    /// Sets how many refusals may wait at a time. Further ones are sent at once.
+    /// Sets how many refusals may wait at a time. Further ones are sent at once, and so are refusals of which more than
+    /// 10,000 a second would begin to wait.
     pub fn max_delayed(mut self, refusals: u64) -> Self {
         self.config.admission.max_delayed = Some(refusals);
         self
