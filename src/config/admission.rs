@@ -79,7 +79,7 @@ pub struct Admission {
     )]
     pub refusal_delay: Option<Duration>,
     /// The largest number of refusals that wait at a time. Further refusals are sent at once, and so are refusals of
-    /// which more than 10,000 a second would begin to wait. Default of the Rust library: 10,000. Default of `headcount
+    /// which more than 5,000 a second would begin to wait. Default of the Rust library: 10,000. Default of `headcount
     /// serve`: 128, because a refusal that waits holds a connection of the proxy, and the recipes for Envoy and HAProxy
     /// allow 1,024 connections. In `headcount serve`, at most a quarter of the accepted connections may wait, whatever
     /// is set here.

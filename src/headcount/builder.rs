@@ -125,7 +125,7 @@ impl Builder {
     }
 
     /// Sets how many refusals may wait at a time. Further ones are sent at once, and so are refusals of which more than
-    /// 10,000 a second would begin to wait.
+    /// 5,000 a second would begin to wait.
     pub fn max_delayed(mut self, refusals: u64) -> Self {
         self.config.admission.max_delayed = Some(refusals);
         self

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// At most so many refusals begin to wait per second, apart from [`BURST`]. A runtime wakes together all tasks whose
 /// time ends in the same millisecond. If a hundred refusals were among them, known users would wait until these
 /// refusals are sent.
-const MOST_PER_SECOND: u64 = 10_000;
+const MOST_PER_SECOND: u64 = 5_000;
 /// So many refusals may begin to wait at once.
 const BURST: u64 = 1_000;
 
@@ -46,7 +46,7 @@ pub struct DelayedRefusals {
     /// Requests whose refusal waited, and that were admitted after the wait. Touches whose tokens were all seen after
     /// it count, too.
     pub recognized: u64,
-    /// Refusals that did not wait, because `admission.max_delayed` others were waiting, or because 10,000 had begun to
+    /// Refusals that did not wait, because `admission.max_delayed` others were waiting, or because 5,000 had begun to
     /// wait in the last second.
     pub at_once: u64,
 }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_begin_to_wait_in_each_second_of_a_flood_and_a_thousand_at_once() {
+    fn five_thousand_begin_to_wait_in_each_second_of_a_flood_and_a_thousand_at_once() {
         let delays = WaitingRefusals::new(u64::MAX);
         let mut begun = Vec::new();
         for second in 0..3 {
@@ -150,8 +150,8 @@ mod tests {
             // All are sent by the time of the next, as if no refusal waited.
             begun.push(times.flat_map(|now| (0..100).map(move |_| now)).filter_map(|now| delays.begin(now)).count());
         }
-        assert_eq!(begun, [10_990, 10_000, 10_000]);
-        assert_eq!(delays.status().at_once, 3 * 100_000 - 30_990);
+        assert_eq!(begun, [5_995, 5_000, 5_000]);
+        assert_eq!(delays.status().at_once, 3 * 100_000 - 15_995);
         let later = Duration::from_secs(60);
         assert_eq!((0..2000).filter_map(|_| delays.begin(later)).count(), 1000);
     }
