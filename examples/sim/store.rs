@@ -28,6 +28,9 @@ pub struct Store {
     /// Versions whose bytes were damaged. A server that has read the damaged bytes ignores this version, even if an
     /// older copy of the store brings its good bytes back.
     damaged: BTreeSet<(u64, Slot, Version)>,
+    /// The tokens of such values that an older copy has brought back. Servers that have not read the damaged bytes read
+    /// these.
+    healed: BTreeMap<(u64, Slot), Tokens>,
     /// For each generation, the decoder of its values, and the number of tokens from which on a filter may be so full
     /// that servers refuse it.
     readers: BTreeMap<u64, (Values, usize)>,
@@ -80,6 +83,7 @@ impl Store {
             identities: BTreeMap::new(),
             damages: 0,
             damaged: BTreeSet::new(),
+            healed: BTreeMap::new(),
             readers: BTreeMap::new(),
             tokens: HashMap::new(),
         }
@@ -135,8 +139,9 @@ impl Store {
         match &reply {
             Reply::Fetched(stored) => {
                 for value in stored {
-                    let held = self.values.get(&(generation, value.slot));
-                    brings.extend(held.map(|held| (value.slot, held.tokens.clone())));
+                    let key = (generation, value.slot);
+                    let tokens = self.values.get(&key).map(|held| &held.tokens).or_else(|| self.healed.get(&key));
+                    brings.extend(tokens.map(|tokens| (value.slot, tokens.clone())));
                 }
             }
             Reply::News { logs: parts, .. } => {
@@ -158,6 +163,7 @@ impl Store {
                     let lacks = before.and_then(|before| before.tokens.without(tokens).next());
                     lost = lost.or(lacks.map(|token| (*slot, token)));
                     let value = Value::holding(tokens.clone(), before, now);
+                    self.healed.remove(&key);
                     if self.is_readable(identity, *slot, tokens) {
                         self.values.insert(key, value);
                     } else {
@@ -264,6 +270,7 @@ impl Store {
     pub fn flush(&mut self) {
         self.memory.flush();
         self.values.clear();
+        self.healed.clear();
         self.logs.clear();
     }
 
@@ -276,10 +283,12 @@ impl Store {
         self.memory.restore(&backup.memory);
         self.logs.clone_from(&backup.logs);
         let before = std::mem::take(&mut self.values);
+        self.healed.clear();
         for (key, value) in &backup.values {
             let (generation, slot) = *key;
             let stored = self.identities.get(&generation).and_then(|identity| self.stored(identity, slot));
             if stored.is_some_and(|stored| self.damaged.contains(&(generation, slot, stored.version))) {
+                self.healed.insert(*key, value.tokens.clone());
                 continue;
             }
             let value = Value::holding(value.tokens.clone(), before.get(key), now);
@@ -358,6 +367,7 @@ impl Store {
             let minute = Outgoing { slot, after: Some(found.version), version, value };
             self.memory.answer(identity, Request::Publish(Publish { minutes: vec![minute], ..Publish::default() }));
             self.values.remove(&(identity.generation, slot));
+            self.healed.remove(&(identity.generation, slot));
         }
     }
 }
