@@ -42,8 +42,8 @@ local function is_foreign(answer)
 end
 
 local now_ms = string.format('%.0f', now)
-local alive_for, keep_for = tonumber(ARGV[2]), tonumber(ARGV[3])
-local dead, outdated = string.format('(%.0f', now - alive_for), string.format('(%.0f', now - keep_for)
+local alive_for = tonumber(ARGV[2])
+local dead, outdated = string.format('(%.0f', now - alive_for), string.format('%.0f', now - ARGV[3])
 
 local names = { 'since', 'beat', 'gap_from', 'gap_to', 'gap_by' }
 local fields = redis.pcall('HMGET', KEYS[1], unpack(names))
@@ -64,7 +64,7 @@ if last_heartbeat and now - last_heartbeat > alive_for then
     fleet.gap_from, fleet.gap_to, fleet.gap_by = from, now_ms, ARGV[1]
   end
 end
-local renews = write('HSET', KEYS[1], 'beat', now_ms) == 1
+write('HSET', KEYS[1], 'beat', now_ms)
 
 local override = ''
 local override_size = redis.pcall('HSTRLEN', KEYS[3], 'body')
@@ -89,23 +89,17 @@ write('ZADD', KEYS[4], now_ms, ARGV[4])
 local wanted = ''
 if ARGV[8] == '1' then
   wanted = read('ZSCORE', KEYS[5], ARGV[1])
-  renews = write('ZADD', KEYS[5], now_ms, ARGV[1]) == 1 or renews
+  write('ZADD', KEYS[5], now_ms, ARGV[1])
 end
--- Each server removes old records and keeps the keys for longer in its first look of each 32nd part of ARGV[3], and if
--- it has created something.
-local renew_every = math.floor(keep_for / 32)
-local previous = tonumber(looked)
-if renews or listed == '' or not previous or math.floor(previous / renew_every) ~= math.floor(now / renew_every) then
-  write('ZREMRANGEBYSCORE', KEYS[2], '-inf', outdated)
-  write('ZREMRANGEBYSCORE', KEYS[4], '-inf', outdated)
-  write('ZREMRANGEBYSCORE', KEYS[5], '-inf', dead)
-  for key = 1, 5 do write('PEXPIRE', KEYS[key], keep_for + renew_every) end
-end
+write('ZREMRANGEBYSCORE', KEYS[2], '-inf', outdated)
+write('ZREMRANGEBYSCORE', KEYS[4], '-inf', outdated)
+write('ZREMRANGEBYSCORE', KEYS[5], '-inf', string.format('%.0f', now - alive_for))
+for key = 1, 5 do write('PEXPIRE', KEYS[key], ARGV[3]) end
 
 local nodes = read('ZCOUNT', KEYS[2], dead, '+inf')
-local wanting = read('ZCOUNT', KEYS[5], dead, '+inf')
+local wanting = read('ZCOUNT', KEYS[5], '-inf', '+inf')
 -- 64 generations: far more than a fleet has.
-local beside, generations = {}, read('ZREVRANGEBYSCORE', KEYS[4], '+inf', outdated, 'WITHSCORES', 'LIMIT', 0, 64)
+local beside, generations = {}, read('ZREVRANGE', KEYS[4], 0, 63, 'WITHSCORES')
 local may_be_more = (generations == '!' or #generations == 2 * 64) and 1 or 0
 if may_be_more == 1 then
   -- Names may be made up. Of a list that is too long, those are dropped that have not looked for ARGV[2] ms, instead
@@ -137,7 +131,7 @@ for key = 6, #KEYS do
 end
 local named = {}
 if tonumber(ARGV[6]) > 0 then
-  local members = read('ZREVRANGEBYSCORE', KEYS[2], '+inf', outdated, 'WITHSCORES', 'LIMIT', 0, ARGV[6])
+  local members = read('ZRANGE', KEYS[2], -ARGV[6], -1, 'WITHSCORES')
   for at = 1, members == '!' and 0 or #members, 2 do
     -- A server writes at most 48 + 1 + 64 * 4 bytes: its writer id, a space, and its name.
     if #members[at] <= 305 then
