@@ -69,6 +69,7 @@ impl Metrics {
              the configuration), read_only, full (reads are answered, writes refused), corrupt (an invalid answer)."
         );
         describe_counter!("headcount_sync_connections_total", "Connections made to the store.");
+        describe_counter!("headcount_sync_failovers_total", "How often the store went on at another server.");
         describe_gauge!("headcount_ring_fill_ratio", "Part of the union's bits that are set.");
         describe_gauge!(
             "headcount_ring_false_positive_ratio",
@@ -155,6 +156,7 @@ impl Metrics {
             counter!("headcount_sync_errors_total", "class" => class.as_str()).absolute(count);
         }
         counter!("headcount_sync_connections_total").absolute(status.sync.connections);
+        counter!("headcount_sync_failovers_total").absolute(status.sync.failovers);
         gauge!("headcount_ring_fill_ratio").set(status.ring.fill_ratio);
         gauge!("headcount_ring_false_positive_ratio").set(status.ring.false_positive_ratio);
         gauge!("headcount_ring_coverage_slots").set(status.ring.coverage as f64);

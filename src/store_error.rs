@@ -138,6 +138,18 @@ impl StoreError {
         self.class == ErrorClass::Corrupt
     }
 
+    /// Returns the message without the class.
+    #[cfg(feature = "redis")]
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns the same error with the name of the server before its message.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at(&self, server: impl fmt::Display) -> Self {
+        Self::new(self.class, format_args!("{server}: {}", self.message))
+    }
+
     /// Returns the same error with this secret redacted from its message.
     #[cfg(feature = "redis")]
     pub(crate) fn without(mut self, secret: &str) -> Self {

@@ -149,6 +149,12 @@ pub trait FilterStore: Send + Sync + 'static {
     fn connections(&self) -> u64 {
         0
     }
+
+    /// Returns the address of the server that the store talks to, or talked to last; `None` before the first
+    /// connection, and for a store without servers.
+    fn server(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Runs rounds against a store.
@@ -289,11 +295,23 @@ impl<S: FilterStore> Rounds<S> {
             }
             let within = self.kept().time_for(&request);
             let answer = self.store.exchange(&self.identity, request, within).await;
-            self.headcount.round_figures().lock().connections = self.store.connections();
+            self.note_server();
             match self.digest(answer).await {
                 Next::Ask(again) => request = again,
                 Next::Done(outcome) => return outcome,
             }
+        }
+    }
+
+    /// Records which server the store talks to.
+    fn note_server(&self) {
+        let (connections, server) = (self.store.connections(), self.store.server());
+        let mut figures = self.headcount.round_figures().lock();
+        figures.connections = connections;
+        let Some(server) = server else { return };
+        if let Some(before) = figures.server.replace(server.clone()).filter(|before| *before != server) {
+            figures.failovers += 1;
+            tracing::warn!(before, server, "the store goes on at another server");
         }
     }
 

@@ -50,7 +50,7 @@ impl Node {
 
 fn to(url: String, ca_file: Option<&str>) -> config::Redis {
     let mut redis = config::Redis::default();
-    redis.url = Secret::new(url);
+    redis.url = Some(Secret::new(url));
     redis.ca_file = ca_file.map(Into::into);
     redis
 }

@@ -96,7 +96,7 @@ pub enum ConfigError {
     ExpectedNodes { found: u64 },
     #[error(
         "redis.url is missing: with [fleet], headcount serve shares its users through Redis. Set redis.url, such as \
-         redis://127.0.0.1:6379/0, or remove [fleet] for one server alone"
+         redis://127.0.0.1:6379/0 (or redis.sentinels, or redis.cluster), or remove [fleet] for one server alone"
     )]
     FleetWithoutStore,
     #[error("token.jwt.jwks_url is {found:?}: {why}. Such as https://login.example/.well-known/jwks.json")]
@@ -104,7 +104,7 @@ pub enum ConfigError {
     #[error("redis.url is {found:?}: {why}. Such as redis://127.0.0.1:6379/0")]
     RedisUrl { found: String, why: String },
     #[error("{key} {why}")]
-    RedisTls { key: &'static str, why: String },
+    Redis { key: &'static str, why: String },
     #[error("{key} names {}, which {why}. It must be {expected}", file.display())]
     Pem { key: &'static str, file: PathBuf, why: String, expected: &'static str },
     #[error(
@@ -143,7 +143,7 @@ impl ConfigError {
             Self::JwksUrl { .. } => "token.jwt.jwks_url",
             Self::Secret { key, .. }
             | Self::Unreadable { key, .. }
-            | Self::RedisTls { key, .. }
+            | Self::Redis { key, .. }
             | Self::Pem { key, .. }
             | Self::Feature { key, .. }
             | Self::Missing { key, .. }

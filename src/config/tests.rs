@@ -121,7 +121,7 @@ fn a_url_is_shown_without_its_password() {
 fn secrets_are_never_shown() {
     let mut config = config();
     config.token.secret = Some(Secret::new("canary-canary-canary"));
-    config.redis = Some(Redis { url: Secret::new("redis://user:canary@host:6379/1"), ..Redis::default() });
+    config.redis = Some(Redis { url: Some(Secret::new("redis://user:canary@host:6379/1")), ..Redis::default() });
     for shown in [format!("{config:?}"), serde_json::to_string(&config).unwrap()] {
         assert!(!shown.contains("canary"), "{shown}");
         assert!(shown.contains("redis://[redacted]@host:6379/1"), "{shown}");

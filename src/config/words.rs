@@ -5,3 +5,4 @@ pub(crate) const TIME_OR_AUTO: &str = "\"auto\", or a number and its unit (ms, s
 pub(crate) const A_FILE: &str = "the name of a file";
 pub(crate) const AN_ADDRESS: &str = "an address and a port";
 pub(crate) const TRUE_OR_FALSE: &str = "true or false, without quotes";
+pub(crate) const ADDRESSES: &str = "a list of host:port";

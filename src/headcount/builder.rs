@@ -290,7 +290,7 @@ impl Builder {
 impl Builder {
     /// Sets the URL of the fleet's Redis. The server then belongs to a fleet.
     pub fn redis_url(mut self, url: impl Into<String>) -> Self {
-        self.redis().url = Secret::new(url);
+        self.redis().url = Some(Secret::new(url));
         self
     }
 

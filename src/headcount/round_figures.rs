@@ -53,6 +53,10 @@ pub(crate) struct SyncFigures {
     pub(crate) last_error: Option<(StoreError, Duration)>,
     /// The number of connections made to the store.
     pub(crate) connections: u64,
+    /// The server that the store talks to, or talked to last.
+    pub(crate) server: Option<String>,
+    /// How often the store went on at another server than before.
+    pub(crate) failovers: u64,
     /// The monotonic time of the look of the last round that read everything, also if the store refused its writes.
     pub(crate) last_success: Option<Duration>,
     /// The recent rate of newcomers on other servers, per second.
@@ -166,6 +170,8 @@ impl RoundFigures {
                 seconds_ago: now.saturating_sub(at).as_secs_f64(),
             }),
             connections: figures.connections,
+            server: figures.server,
+            failovers: figures.failovers,
         }
     }
 }

@@ -117,6 +117,11 @@ pub struct SyncStatus {
     pub last_error: Option<LastError>,
     /// The number of connections made to the store; each after the first replaced a failed one.
     pub connections: u64,
+    /// The address of the server that the store talks to, or talked to last: with Redis Sentinel the master, with Redis
+    /// Cluster the node that holds the namespace. Null before the first connection, and for stores without servers.
+    pub server: Option<String>,
+    /// How often the store went on at another server than before.
+    pub failovers: u64,
 }
 
 /// The number of store failures since the start, by class; see [`ErrorClass`].

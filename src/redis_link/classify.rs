@@ -1,5 +1,6 @@
 //! Maps the errors of a Redis server to classes and to what has to be done.
 
+use super::address::Address;
 use crate::store_error::StoreError;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
@@ -20,11 +21,24 @@ pub(crate) fn refused_write(refusal: &str) -> StoreError {
     }
 }
 
+/// Returns the node that has the keys now, if the error says so. `asked` is the node that says it: it leaves its own
+/// host out.
+pub(super) fn moved_to(error: &RedisError, asked: Option<&Address>) -> Option<Address> {
+    if error.kind() != ErrorKind::Server(ServerErrorKind::Moved) {
+        return None;
+    }
+    let (host, port) = error.redirect_node()?.0.rsplit_once(':')?;
+    let host = Some(host).filter(|host| !host.is_empty()).or(asked.and_then(Address::host))?;
+    Some(Address::Tcp(host.to_owned(), port.parse().ok()?))
+}
+
 /// Returns whether the connection cannot be used any more after this error.
 pub(super) fn is_final(error: &RedisError) -> bool {
     error.is_unrecoverable_error()
         || error.is_io_error()
         || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        // The node was cut off from the others of its cluster, which may have replaced it.
+        || error.kind() == ErrorKind::Server(ServerErrorKind::ClusterDown)
         // If a script fails because the node is a replica, older servers report a script error. Only its text says
         // READONLY.
         || error.detail().is_some_and(is_read_only)
@@ -59,9 +73,15 @@ pub(super) fn error(error: &RedisError) -> StoreError {
         "WRONGPASS" => StoreError::refused(format_args!("{said}. Put the right user name and password into redis.url")),
         "NOPERM" => refused_write(&said),
         "DENIED" => StoreError::refused(said),
-        "MOVED" | "CROSSSLOT" => StoreError::refused(format_args!(
-            "{said}. This is a node of a Redis Cluster, which headcount does not support: use a server without cluster \
-             mode"
+        // Whether this can be followed is known where the connection is kept.
+        "MOVED" => StoreError::unavailable(said),
+        "ASK" | "TRYAGAIN" => StoreError::unavailable(format_args!(
+            "{said}. These keys are being moved to another node. This is tried again; if it lasts, see \
+             redis-cli --cluster fix"
+        )),
+        "CLUSTERDOWN" => StoreError::unavailable(format_args!(
+            "{said}. The cluster has lost too many nodes, or some slots have none: CLUSTER NODES shows which. This is \
+             tried again"
         )),
         "OOM" | "READONLY" | "MISCONF" | "NOREPLICAS" => refused_write(&said),
         "WRONGTYPE" => StoreError::corrupt(said),
@@ -73,7 +93,7 @@ pub(super) fn error(error: &RedisError) -> StoreError {
         {
             StoreError::refused(format_args!("{said}. See redis.url"))
         }
-        // LOADING, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, BUSY, EXECABORT, and other errors that pass by themselves.
+        // LOADING, MASTERDOWN, BUSY, EXECABORT, and other errors that pass by themselves.
         _ => StoreError::unavailable(said),
     }
 }

@@ -1,18 +1,15 @@
 //! Connects to a Redis server: opens the stream, encrypts it if the URL says so, and logs in. Answers above a size
 //! limit end the connection.
 
+use super::address::Address;
 use super::classify;
 use super::in_time::in_time;
 #[cfg(feature = "tls")]
 use super::tls::{self, Tls};
-use crate::config::{self, ConfigError};
 use crate::store_error::StoreError;
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, RedisError,
-};
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -22,19 +19,17 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-/// The address of a server, and how to log in.
-pub(super) struct Target {
-    place: Place,
+/// The largest answer in bytes, unless [`Dialer::expect_values_of`] raises it. A round fetches several values in one
+/// request only if they have at most half of this together.
+const MOST_BYTES: usize = 16 << 20;
+
+/// How to connect to servers, and to log in.
+pub(super) struct Dialer {
     login: RedisConnectionInfo,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
     /// The largest answer in bytes.
     most_bytes: Arc<AtomicUsize>,
-}
-
-enum Place {
-    Tcp(String, u16),
-    #[cfg(feature = "tls")]
-    Tls(String, u16, Tls),
-    Unix(PathBuf),
 }
 
 /// An open connection. It is closed when its last clone is dropped, even if answers are still missing.
@@ -46,72 +41,70 @@ pub(super) struct Connection {
     _driver: Arc<JoinSet<()>>,
 }
 
-impl Target {
-    /// Reads the URL and the certificates. Does not connect.
-    pub(super) fn read(config: &config::Redis, most_bytes: Arc<AtomicUsize>) -> Result<Self, ConfigError> {
-        let refused = |why: String| ConfigError::RedisUrl { found: config.url.redacted_url(), why };
-        let url = config.url.expose();
-        if url.contains('#') {
-            // The client library would take `#insecure` as a request to skip verification.
-            return Err(refused(
-                "nothing may follow a #. Certificates are always verified: for an authority of your own, \
-                 set redis.ca_file. In a password, # is written %23"
-                    .into(),
-            ));
-        }
-        let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
-        if cfg!(not(feature = "tls")) && ["rediss", "valkeys"].contains(&scheme.as_str()) {
-            return Err(ConfigError::Feature { key: "redis.url", feature: "tls" });
-        }
-        let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;
-        let files = [
-            ("redis.ca_file", &config.ca_file),
-            ("redis.cert_file", &config.cert_file),
-            ("redis.key_file", &config.key_file),
-        ];
-        let needless = files.into_iter().find(|(_, file)| file.is_some()).map(|(key, _)| ConfigError::RedisTls {
-            key,
-            why: format!(
-                "is set, and redis.url is {}, which is not encrypted: write rediss:// there, or leave {key} out",
-                config.url.redacted_url()
-            ),
-        });
-        let place = match (info.addr().clone(), needless) {
-            (ConnectionAddr::Tcp(..) | ConnectionAddr::Unix(_), Some(needless)) => return Err(needless),
-            (ConnectionAddr::Tcp(host, port), None) => Place::Tcp(host, port),
-            (ConnectionAddr::Unix(path), None) => Place::Unix(path),
+impl Dialer {
+    pub(super) fn new(login: RedisConnectionInfo, #[cfg(feature = "tls")] tls: Option<Tls>) -> Self {
+        let most_bytes = Arc::new(AtomicUsize::new(MOST_BYTES));
+        Self {
+            login,
             #[cfg(feature = "tls")]
-            (ConnectionAddr::TcpTls { host, port, .. }, _) => {
-                let tls = Tls::read(config, &host)?;
-                Place::Tls(host, port, tls)
-            }
-            (other, _) => return Err(refused(format!("{other} is not an address that headcount can connect to"))),
-        };
-        Ok(Self { place, login: info.redis_settings().clone(), most_bytes })
+            tls,
+            most_bytes,
+        }
     }
 
-    /// Returns the password, so that it can be removed from messages.
-    pub(super) fn password(&self) -> Option<&str> {
-        self.login.password()
+    #[cfg(test)]
+    pub(super) fn for_tests() -> Self {
+        Self::new(
+            RedisConnectionInfo::default(),
+            #[cfg(feature = "tls")]
+            None,
+        )
     }
 
-    /// Connects and logs in.
-    pub(super) async fn dial(&self, deadline: Instant) -> Result<Connection, StoreError> {
+    /// Allows answers with values of this size in bytes, in addition to [`MOST_BYTES`].
+    pub(super) fn expect_values_of(&self, bytes: usize) {
+        self.most_bytes.fetch_max(MOST_BYTES.saturating_add(bytes), Relaxed);
+    }
+
+    /// Returns whether a connection to a server of this name is possible.
+    pub(super) fn can_name(&self, _host: &str) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_none() || tls::can_name(_host);
+        #[cfg(not(feature = "tls"))]
+        true
+    }
+
+    /// Returns whether the connections use TLS.
+    pub(super) fn has_tls(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    /// Removes the password from an error, because a server may repeat what it was sent.
+    pub(super) fn redacted(&self, error: StoreError) -> StoreError {
+        match self.login.password() {
+            Some(password) if !password.is_empty() => error.without(password),
+            _ => error,
+        }
+    }
+
+    /// Connects to a server and logs in.
+    pub(super) async fn dial(&self, server: &Address, deadline: Instant) -> Result<Connection, StoreError> {
         let trouble = Arc::new(OnceLock::new());
-        let stream = match &self.place {
-            Place::Tcp(host, port) => self.guard(connect_tcp(host, *port, deadline).await?, true, &trouble),
-            Place::Unix(path) => self.guard(
+        let stream = match server {
+            Address::Tcp(host, port) => {
+                let stream = connect_tcp(host, *port, deadline).await?;
+                self.greet(host, stream, deadline, &trouble).await?
+            }
+            Address::Unix(path) => self.guard(
                 in_time(deadline, "no connection to the socket", UnixStream::connect(path))
                     .await?
                     .map_err(unreached)?,
                 true,
                 &trouble,
             ),
-            #[cfg(feature = "tls")]
-            Place::Tls(host, port, tls) => {
-                let stream = connect_tcp(host, *port, deadline).await?;
-                self.guard(tls.greet(stream, deadline).await?, false, &trouble)
-            }
         };
         let line = async {
             let (mut line, login) = self.attach(stream, Arc::clone(&trouble)).await?;
@@ -121,7 +114,9 @@ impl Target {
             Ok(line)
         };
         let line = in_time(deadline, "the server does not answer the login", line).await?;
-        line.map_err(|error: RedisError| trouble.get().cloned().unwrap_or_else(|| classify::error(&error)))
+        line.map_err(|error: RedisError| {
+            self.redacted(trouble.get().cloned().unwrap_or_else(|| classify::error(&error)))
+        })
     }
 
     /// Passes a stream to the client library. Returns the login if it is still to be sent.
@@ -143,6 +138,21 @@ impl Target {
         let mut driver = JoinSet::new();
         driver.spawn(drive);
         Ok((Connection { connection, trouble, _driver: Arc::new(driver) }, ours.then_some(&self.login)))
+    }
+
+    /// Encrypts the stream if the configuration says so.
+    async fn greet(
+        &self,
+        _host: &str,
+        stream: TcpStream,
+        _deadline: Instant,
+        trouble: &Arc<OnceLock<StoreError>>,
+    ) -> Result<Guarded, StoreError> {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return Ok(self.guard(tls.greet(_host, stream, _deadline).await?, false, trouble));
+        }
+        Ok(self.guard(stream, true, trouble))
     }
 
     fn guard<S: Stream>(&self, stream: S, is_plain: bool, trouble: &Arc<OnceLock<StoreError>>) -> Guarded {

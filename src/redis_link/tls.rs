@@ -19,10 +19,9 @@ use tokio_rustls::rustls::{
     AlertDescription, CertificateError, ClientConfig, Error, RootCertStore, crypto::ring, version,
 };
 
-/// What a client needs for a TLS handshake with a server.
+/// What a client needs for TLS handshakes.
 pub(super) struct Tls {
     connector: TlsConnector,
-    server: ServerName<'static>,
 }
 
 const A_CERTIFICATE: &str = "a PEM file with certificates, which begins with -----BEGIN CERTIFICATE-----";
@@ -30,11 +29,7 @@ const A_KEY: &str = "a PEM file with the private key of redis.cert_file, which b
 
 impl Tls {
     /// Reads the certificates.
-    pub(super) fn read(config: &config::Redis, host: &str) -> Result<Self, ConfigError> {
-        let server = ServerName::try_from(host.to_owned()).map_err(|_| ConfigError::RedisUrl {
-            found: config.url.redacted_url(),
-            why: format!("{host:?} is not a name that a certificate can contain"),
-        })?;
+    pub(super) fn read(config: &config::Redis) -> Result<Self, ConfigError> {
         // The provider is chosen here. The default of the process belongs to the program that uses this crate.
         let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
@@ -53,19 +48,31 @@ impl Tls {
             (Some(_), None) => return Err(half("redis.cert_file", "redis.key_file")),
             (None, Some(_)) => return Err(half("redis.key_file", "redis.cert_file")),
         };
-        Ok(Self { connector: TlsConnector::from(Arc::new(client)), server })
+        Ok(Self { connector: TlsConnector::from(Arc::new(client)) })
     }
 
-    /// Performs the handshake.
-    pub(super) async fn greet(&self, stream: TcpStream, deadline: Instant) -> Result<TlsStream<TcpStream>, StoreError> {
+    /// Performs the handshake with the server of this name.
+    pub(super) async fn greet(
+        &self,
+        host: &str,
+        stream: TcpStream,
+        deadline: Instant,
+    ) -> Result<TlsStream<TcpStream>, StoreError> {
+        let server = ServerName::try_from(host.to_owned())
+            .map_err(|_| StoreError::refused(format_args!("{host:?} is not a name that a certificate can contain")))?;
         let hint = "if it does not speak TLS, use the server's tls-port, or redis:// in redis.url";
         let late = format!("the port is open, but the server does not answer the TLS handshake: {hint}");
-        let greeted = in_time(deadline, &late, self.connector.connect(self.server.clone(), stream)).await?;
+        let greeted = in_time(deadline, &late, self.connector.connect(server, stream)).await?;
         greeted.map_err(|error| {
             let broken = || StoreError::unavailable(format_args!("the TLS handshake failed ({error}): {hint}"));
             meaning(&error).unwrap_or_else(broken)
         })
     }
+}
+
+/// Returns whether a certificate can contain this name.
+pub(super) fn can_name(host: &str) -> bool {
+    ServerName::try_from(host).is_ok()
 }
 
 /// Returns the system's authorities and the configured one.
@@ -83,7 +90,7 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, ConfigError> {
         }
     }
     if roots.is_empty() {
-        return Err(ConfigError::RedisTls {
+        return Err(ConfigError::Redis {
             key: "redis.ca_file",
             why: "is missing, and this system trusts no authority of its own: name a PEM file of the authority that \
                   signed the Redis server's certificate, or install the system's (Debian: ca-certificates)"
@@ -110,7 +117,7 @@ fn pem(key: &'static str, file: &Path, expected: &'static str) -> impl Fn(String
 }
 
 fn half(key: &'static str, other: &str) -> ConfigError {
-    ConfigError::RedisTls {
+    ConfigError::Redis {
         key,
         why: format!("is set, and {other} is not: a client certificate needs both; without one, leave both out"),
     }

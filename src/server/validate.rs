@@ -182,9 +182,9 @@ impl RedisFindings {
 
     #[allow(clippy::disallowed_methods)] // The time of the round trip is shown, and decides nothing.
     async fn look(&mut self, connection: &RedisConnection, namespace: &str, settings: &Settings) {
-        let link = connection.link();
+        let route = connection.route(&format!("headcount:{{{namespace}}}:generations"));
         let call = |name: &'static str| {
-            link.call(PATIENCE, move |mut connection| async move {
+            route.call(PATIENCE, move |mut connection| async move {
                 redis::cmd(name).query_async::<redis::Value>(&mut connection).await
             })
         };
@@ -200,8 +200,9 @@ impl RedisFindings {
         });
 
         let key = format!("headcount:{{{namespace}}}:validate");
-        let written = link.call(PATIENCE, move |mut connection| async move {
-            WRITE.prepare_invoke().key(key).invoke_async::<(u64, u64)>(&mut connection).await
+        let written = route.call(PATIENCE, |mut connection| {
+            let key = key.clone();
+            async move { WRITE.prepare_invoke().key(key).invoke_async::<(u64, u64)>(&mut connection).await }
         });
         match written.await {
             Ok((seconds, micros)) => {
@@ -214,7 +215,7 @@ impl RedisFindings {
             ))),
         }
         self.other_generations(connection, namespace, settings).await;
-        let info = link.call(PATIENCE, |mut connection| async move {
+        let info = route.call(PATIENCE, |mut connection| async move {
             redis::cmd("INFO").query_async::<InfoDict>(&mut connection).await
         });
         match info.await {
@@ -229,8 +230,12 @@ impl RedisFindings {
     /// Finds other generations in the namespace, and whether servers of this configuration would know their users.
     async fn other_generations(&mut self, connection: &RedisConnection, namespace: &str, settings: &Settings) {
         let key = format!("headcount:{{{namespace}}}:generations");
-        let generations = connection.link().call(PATIENCE, move |mut connection| async move {
-            redis::cmd("ZREVRANGE").arg(key).arg(0).arg(15).query_async::<Vec<String>>(&mut connection).await
+        let mut newest = redis::cmd("ZREVRANGE");
+        newest.arg(&key).arg(0).arg(15);
+        let route = connection.route(&key);
+        let generations = route.call(PATIENCE, |mut connection| {
+            let newest = newest.clone();
+            async move { newest.query_async::<Vec<String>>(&mut connection).await }
         });
         let Ok(generations) = generations.await else { return };
         let store = RedisStore::on(connection, namespace);

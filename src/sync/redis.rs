@@ -10,7 +10,7 @@
 
 use super::FilterStore;
 use crate::config::ConfigError;
-use crate::redis_link::{RedisConnection, is_read_only, refused_write};
+use crate::redis_link::{RedisConnection, Route, is_read_only, refused_write};
 use crate::ring::codec::most_bytes_beside;
 use crate::round::{
     Entry, EpochStart, Gap, Identity, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
@@ -140,6 +140,11 @@ impl RedisStore {
     /// Returns the key for this server's staged value number `number`.
     fn staged_key(&self, identity: &Identity, number: usize) -> String {
         self.key(identity, &format!("staged:{}:{number}", identity.instance_id))
+    }
+
+    /// Returns the way to the server that holds the keys of the namespace.
+    fn route(&self) -> Route<'_> {
+        self.connection.route(&self.generations_key())
     }
 
     fn generations_key(&self) -> String {
@@ -295,7 +300,7 @@ impl RedisStore {
         &self,
         mut connection: MultiplexedConnection,
         identity: &Identity,
-        publish: Publish,
+        publish: &Publish,
     ) -> Result<Published, RedisError> {
         let since = match publish.since {
             Some(since) => self.record_since(&mut connection, identity, since, &publish.known_beside).await?,
@@ -446,7 +451,7 @@ impl FilterStore for RedisStore {
     }
 
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
-        let link = self.connection.link();
+        let link = self.route();
         link.expect_values_of(2 * identity.filter_bytes);
         match request {
             Request::Look { slots, names, wants } => {
@@ -475,7 +480,7 @@ impl FilterStore for RedisStore {
                 link.run(within, fetch).await.map(Reply::Fetched)
             }
             Request::Publish(publish) => {
-                let published = link.run(within, |connection| self.publish(connection, identity, publish)).await;
+                let published = link.run(within, |connection| self.publish(connection, identity, &publish)).await;
                 published.map(Reply::Published)
             }
             Request::ExchangeNews { logs, seats } => {
@@ -489,8 +494,11 @@ impl FilterStore for RedisStore {
             Request::Leave => {
                 let (nodes, member) =
                     (self.key(identity, "nodes"), format!("{} {}", identity.instance_id, identity.node));
-                let leave = async |mut connection| {
-                    redis::cmd("ZREM").arg(nodes).arg(member).query_async::<()>(&mut connection).await
+                let mut leave = redis::cmd("ZREM");
+                leave.arg(nodes).arg(member);
+                let leave = |mut connection| {
+                    let leave = leave.clone();
+                    async move { leave.query_async::<()>(&mut connection).await }
                 };
                 link.run(within, leave).await.map(|()| Reply::Left)
             }
@@ -502,7 +510,11 @@ impl FilterStore for RedisStore {
     }
 
     fn connections(&self) -> u64 {
-        self.connection.link().connections()
+        self.connection.connections()
+    }
+
+    fn server(&self) -> Option<String> {
+        self.route().server()
     }
 }
 

@@ -1,8 +1,10 @@
 //! Real parts for tests: the program itself, a redis-server, and requests written byte by byte.
 #![allow(dead_code, unreachable_pub)] // Each test file uses some of it.
 
+pub mod cluster;
 pub mod flood;
 pub mod proxy;
+pub mod sentinels;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -340,10 +342,15 @@ impl Redis {
 
     /// Sends a command to this server, as an operator does.
     pub fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
-        let mut connection = redis::Client::open(self.url()).unwrap().get_connection().unwrap();
+        self.try_ask(words).unwrap()
+    }
+
+    /// The same with a server that may not answer, or refuse.
+    pub fn try_ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        let mut connection = redis::Client::open(self.url())?.get_connection()?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
-        command.query(&mut connection).unwrap()
+        command.query(&mut connection)
     }
 }
 

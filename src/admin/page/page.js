@@ -295,7 +295,7 @@ function facts() {
     ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server until its next ${sync.leases_seats ? 'beat' : 'round'}`],
     ['This server', here],
     ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} requests admitted, ${number(newcomer + warming)} of them newcomers; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
-    ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}, ${sync.loses_values ? 'loses values' : sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
+    ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}${sync.server ? ` at ${sync.server}` : ''}${sync.failovers > 0 ? ` (${number(sync.failovers)} ${sync.failovers === 1 ? 'failover' : 'failovers'})` : ''}, ${sync.loses_values ? 'loses values' : sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} in conflict, ${number(sync.failures)} failed`],
     ['News between rounds', sync.beat_every_seconds === null ? 'none' : `every ${sync.beat_every_seconds.toFixed(2)} s, ${sync.last_beat_seconds === null ? 'none answered yet' : `last ${ago(sync.last_beat_seconds)} ago`}, ${number(sync.beats_failed)} failed`],
     ['Newcomers a minute', status.newcomers_per_minute ? `at most ${number(status.newcomers_per_minute)} in the whole fleet` : 'as many as there are seats'],

@@ -527,8 +527,13 @@ impl<'a> RedisView<'a> {
     pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), StoreError> {
         let (shared, key) = (&*self.limiter.shared, key.as_ref());
         let name = self.key(key);
-        let delete = async |mut connection| redis::cmd("DEL").arg(name).query_async::<()>(&mut connection).await;
-        let done = shared.connection.link().call(shared.time_limit, delete).await;
+        let mut delete = redis::cmd("DEL");
+        delete.arg(&name);
+        let delete = |mut connection| {
+            let delete = delete.clone();
+            async move { delete.query_async::<()>(&mut connection).await }
+        };
+        let done = shared.connection.route(&name).call(shared.time_limit, delete).await;
         // Whether the call succeeded or not, a remembered refusal may be wrong now.
         shared.denied.forget(key);
         done
@@ -581,11 +586,12 @@ impl Call {
     }
 
     async fn send(self, connection: &RedisConnection, time_limit: Duration) -> Result<Vec<String>, StoreError> {
-        let send = async move |mut connection| {
+        let send = async |mut connection| {
             let mut script = LIMIT.prepare_invoke();
-            script.key(self.keys).arg(self.arguments);
+            script.key(&self.keys).arg(&self.arguments);
             script.invoke_async(&mut connection).await
         };
-        connection.link().call(time_limit, send).await
+        let first = self.keys.first().map_or("", String::as_str);
+        connection.route(first).call(time_limit, send).await
     }
 }

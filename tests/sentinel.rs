@@ -1,0 +1,213 @@
+//! A fleet's store behind Redis Sentinel: real sentinels, a real master, and real replicas.
+#![cfg(feature = "server")]
+
+mod support;
+
+use headcount::config::{self, Secret};
+use headcount::round::Outcome;
+use headcount::{ErrorClass, Headcount, RedisConnection, RedisStore, Rounds, Worker};
+use std::time::Duration;
+use support::sentinels::{MASTER, Sentinel, Watched, role};
+use support::{Certificate, DEADLINE, Redis};
+use tempfile::tempdir;
+
+/// A server in this process, whose rounds the test calls.
+struct Node {
+    headcount: Headcount,
+    worker: Worker,
+    rounds: Rounds<RedisStore>,
+}
+
+impl Node {
+    fn new(redis: &config::Redis) -> Self {
+        let connection = RedisConnection::configured(redis).unwrap();
+        let builder = Headcount::builder().max_active_users(10).secret("the key of the whole fleet");
+        let (headcount, worker) = builder.sync_every(Duration::from_millis(50)).build().unwrap();
+        let rounds = headcount.sync_with(RedisStore::on(&connection, "default"));
+        Self { headcount, worker, rounds }
+    }
+
+    async fn round(&mut self) -> Outcome {
+        self.worker.tick();
+        let outcome = self.rounds.round().await;
+        self.worker.tick();
+        outcome
+    }
+
+    /// Rounds until one succeeds; how many have failed before.
+    #[allow(clippy::disallowed_methods)] // Tests wait in real time.
+    async fn rounds_until_success(&mut self) -> u32 {
+        let begun = std::time::Instant::now();
+        let mut failed = 0;
+        while self.round().await != Outcome::Success {
+            assert!(begun.elapsed() < DEADLINE, "{:?}", self.failure());
+            failed += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        failed
+    }
+
+    fn failure(&self) -> (ErrorClass, String) {
+        let failure = self.headcount.status().sync.last_error.expect("a failure");
+        (failure.class, failure.text)
+    }
+}
+
+fn behind(sentinels: &[String]) -> config::Redis {
+    let mut redis = config::Redis::default();
+    redis.sentinels = sentinels.to_vec();
+    redis.master = Some(MASTER.into());
+    redis
+}
+
+#[tokio::test]
+async fn the_master_is_found_through_any_sentinel_and_by_a_url() {
+    let mut watched = Watched::start();
+    for sentinel in watched.addresses() {
+        assert_eq!(Node::new(&behind(&[sentinel])).round().await, Outcome::Success);
+    }
+    let mut redis = config::Redis::default();
+    let all = watched.addresses().join(",");
+    redis.url = Some(Secret::new(format!("redis-sentinel://{all}/3?sentinelMasterId={MASTER}")));
+    let mut node = Node::new(&redis);
+    assert_eq!(node.round().await, Outcome::Success);
+    let _ = node.headcount.admit("alice");
+    assert_eq!(node.round().await, Outcome::Success);
+    let spaces: String = watched.servers[0].ask(&["INFO", "keyspace"]);
+    assert!(spaces.contains("db0:") && spaces.contains("db3:"), "{spaces}");
+    // Of three that are listed, one is left; of one that is listed, none is, and the others were learned.
+    let mut knows_one = Node::new(&behind(&watched.addresses()[..1]));
+    assert_eq!(knows_one.round().await, Outcome::Success);
+    drop(watched.sentinels.remove(0));
+    let _: u64 = watched.servers[0].ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    knows_one.rounds_until_success().await;
+    drop(watched.sentinels.remove(0));
+    let _: u64 = watched.servers[0].ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    node.rounds_until_success().await;
+    drop(watched.sentinels.remove(0));
+    let mut late = Node::new(&redis);
+    assert_eq!(late.round().await, Outcome::Failure);
+    let (class, text) = late.failure();
+    assert!(class == ErrorClass::Unreachable && text.contains("sentinel: 127.0.0.1:"), "{class:?}: {text}");
+    // Who is connected needs no sentinel.
+    assert_eq!(node.round().await, Outcome::Success);
+}
+
+#[tokio::test]
+async fn after_a_failover_the_rounds_go_on_at_the_new_master_and_who_was_in_is_in() {
+    let watched = Watched::start();
+    let [mut one, mut other] = [(); 2].map(|()| Node::new(&behind(&watched.addresses())));
+    for node in [&mut one, &mut other] {
+        node.rounds_until_success().await;
+    }
+    let _ = one.headcount.admit("alice");
+    one.rounds_until_success().await;
+    other.rounds_until_success().await;
+    assert!(other.headcount.touch("alice"));
+    watched.servers[0].process.signal("-KILL");
+    let master = watched.wait_for_another(0);
+    for node in [&mut one, &mut other] {
+        node.rounds_until_success().await;
+        assert!(node.headcount.touch("alice"));
+    }
+    let mut new = Node::new(&behind(&watched.addresses()));
+    new.rounds_until_success().await;
+    assert!(new.headcount.touch("alice"), "server {master} has what was written before");
+}
+
+#[tokio::test]
+async fn a_demoted_master_is_left_at_once_though_its_connection_stays_up() {
+    let watched = Watched::start();
+    let mut node = Node::new(&behind(&watched.addresses()));
+    node.rounds_until_success().await;
+    let connections = node.headcount.status().sync.connections;
+    let to = watched.servers[1].port.to_string();
+    let _: String = watched.servers[0].ask(&["FAILOVER", "TO", "127.0.0.1", &to]);
+    support::wait_for("the demotion", || (role(&watched.servers[0]) == "slave").then_some(()));
+    // The sentinels do not know it yet. (They find out after 21 s.)
+    assert_eq!(node.round().await, Outcome::Failure);
+    let (class, text) = node.failure();
+    assert!(class == ErrorClass::ReadOnly, "{class:?}: {text}");
+    assert_eq!(node.round().await, Outcome::Failure);
+    let (class, text) = node.failure();
+    assert!(class == ErrorClass::ReadOnly && text.contains("says that it is a replica"), "{class:?}: {text}");
+    for sentinel in &watched.sentinels {
+        let _: String = sentinel.ask(&["SENTINEL", "REMOVE", MASTER]).unwrap();
+        let _: String = sentinel.ask(&["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &to, "2"]).unwrap();
+    }
+    assert_eq!(node.round().await, Outcome::Success, "{:?}", node.failure());
+    assert_eq!(node.headcount.status().sync.connections, connections + 1);
+}
+
+#[tokio::test]
+async fn of_two_masters_the_one_of_the_later_failover_is_used() {
+    let watched = Watched::start();
+    let _: String = watched.sentinels[0].ask(&["SENTINEL", "FAILOVER", MASTER]).unwrap();
+    let master = watched.wait_for_another(0);
+    // A sentinel that was cut off, beside the master of its side.
+    let decoy = Redis::start();
+    let cut_off = Sentinel::start(decoy.port, &[]);
+    let addresses: Vec<_> = std::iter::once(cut_off.address()).chain(watched.addresses()).collect();
+    for _ in 0..5 {
+        let mut node = Node::new(&behind(&addresses));
+        node.rounds_until_success().await;
+        let server = format!("127.0.0.1:{}", watched.servers[master].port);
+        assert_eq!(node.headcount.status().sync.server, Some(server));
+    }
+    assert_eq!(decoy.ask::<u64>(&["DBSIZE"]), 0);
+}
+
+#[tokio::test]
+async fn passwords_and_tls_lead_to_sentinels_and_servers_and_what_is_missing_is_named() {
+    let certificate = Certificate::new();
+    let (redis, tls_port) = Redis::start_tls(&certificate, &["--tls-replication", "yes"]);
+    redis.add_narrow_user();
+    let _: () = redis.ask(&["ACL", "SETUSER", "headcount", "+role"]);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let _sentinel = Sentinel::start(
+        tls_port,
+        &[
+            &format!("tls-port {free}"),
+            &format!("tls-cert-file {}", certificate.file()),
+            &format!("tls-key-file {}", certificate.key_file()),
+            &format!("tls-ca-cert-file {}", certificate.ca_file()),
+            "tls-auth-clients no",
+            "tls-replication yes",
+            "user watcher on >watching +sentinel",
+        ],
+    );
+    let directory = tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = directory.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        Some(file)
+    };
+    let mut config = behind(&[format!("localhost:{free}")]);
+    (config.ca_file, config.tls, config.sentinel_tls) = (Some(certificate.ca_file().into()), true, true);
+    (config.user, config.password_file) = (Some("headcount".into()), file("redis", "password\n"));
+    (config.sentinel_user, config.sentinel_password_file) = (Some("watcher".into()), file("sentinel", "watching"));
+    let mut node = Node::new(&config);
+    assert_eq!(node.round().await, Outcome::Success, "{:?}", node.failure());
+    assert_eq!(node.headcount.status().sync.server, Some(format!("127.0.0.1:{tls_port}")));
+    let refused = async |change: &dyn Fn(&mut config::Redis)| {
+        let mut config = config.clone();
+        change(&mut config);
+        let mut node = Node::new(&config);
+        assert_eq!(node.round().await, Outcome::Failure);
+        let (class, text) = node.failure();
+        assert!(!text.contains("canary"), "{text}");
+        (class, text)
+    };
+    let (class, text) = refused(&|config| config.sentinel_password_file = file("wrong", "canary")).await;
+    let words = format!("sentinel: localhost:{free}: WRONGPASS");
+    assert!(class == ErrorClass::Refused && text.contains(&words), "{class:?}: {text}");
+    let (class, text) = refused(&|config| config.password_file = file("wrong", "canary")).await;
+    assert!(class == ErrorClass::Refused && text.contains(&format!("127.0.0.1:{tls_port}: WRONGPASS")), "{text}");
+    let (class, text) = refused(&|config| config.sentinel_tls = false).await;
+    assert!(text.contains(&format!("sentinel: localhost:{free}: ")), "{class:?}: {text}");
+    let (class, text) = refused(&|config| config.master = Some("another".into())).await;
+    assert!(class == ErrorClass::Refused && text.contains("no master is named \"another\""), "{text}");
+    let _: () = redis.ask(&["ACL", "SETUSER", "headcount", "-role"]);
+    let (class, text) = refused(&|_| ()).await;
+    assert!(class == ErrorClass::Refused && text.contains("+role"), "{class:?}: {text}");
+}

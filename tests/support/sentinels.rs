@@ -1,0 +1,153 @@
+//! A Redis master with replicas, watched by Redis Sentinels.
+#![allow(dead_code, unreachable_pub)] // Each test file uses some of it.
+
+use super::{Process, Redis, wait_for};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+/// The name of the master.
+pub const MASTER: &str = "mymaster";
+
+/// A master and replicas on ports of their own, and the sentinels that watch them.
+pub struct Watched {
+    /// The first is the master at the start.
+    pub servers: Vec<Redis>,
+    pub sentinels: Vec<Sentinel>,
+    /// More arguments of each Redis server.
+    arguments: Vec<String>,
+}
+
+/// A running sentinel.
+pub struct Sentinel {
+    pub process: Process,
+    pub port: u16,
+    _directory: tempfile::TempDir,
+}
+
+impl Watched {
+    /// A master, two replicas and three sentinels. A failover takes about two seconds.
+    pub fn start() -> Self {
+        Self::start_with(&[], &[])
+    }
+
+    /// The same, with more arguments of the servers, and more lines of the sentinels' configuration.
+    pub fn start_with(arguments: &[&str], lines: &[&str]) -> Self {
+        let master = Redis::start_with(arguments);
+        let port = master.port.to_string();
+        let replica = || Redis::start_with(&[&["--replicaof", "127.0.0.1", &port], arguments].concat());
+        let servers = vec![replica(), replica()];
+        for replica in &servers {
+            wait_in_step(replica);
+        }
+        let servers: Vec<_> = std::iter::once(master).chain(servers).collect();
+        let sentinels: Vec<_> = (0..3).map(|_| Sentinel::start(servers[0].port, lines)).collect();
+        for sentinel in &sentinels {
+            wait_for("the sentinels to know each other", || {
+                let known = |field| sentinel.field(field).parse::<u32>().unwrap_or_default();
+                (known("num-slaves") == 2 && known("num-other-sentinels") == 2).then_some(())
+            });
+        }
+        Self { servers, sentinels, arguments: arguments.iter().map(|&word| word.to_owned()).collect() }
+    }
+
+    /// The addresses of the sentinels, as `redis.sentinels` takes them.
+    pub fn addresses(&self) -> Vec<String> {
+        self.sentinels.iter().map(Sentinel::address).collect()
+    }
+
+    /// The index of the server that the sentinel knows as the master.
+    pub fn master(&self) -> usize {
+        let port = self.sentinels[0].master_port();
+        self.servers.iter().position(|server| server.port == port).expect("one of the servers")
+    }
+
+    /// Waits until all sentinels know another master than this one, which takes writes; returns it.
+    pub fn wait_for_another(&self, former: usize) -> usize {
+        let port = self.servers[former].port;
+        wait_for("another master", || {
+            let named: Vec<_> = self.sentinels.iter().map(Sentinel::master_port).collect();
+            let all_agree = named.iter().all(|other| *other != port && *other == named[0]);
+            let master = self.servers.iter().position(|server| server.port == named[0])?;
+            (all_agree && role(&self.servers[master]) == "master").then_some(master)
+        })
+    }
+
+    /// Starts a server again that was killed, empty. The sentinels make it a replica.
+    pub fn start_again(&mut self, server: usize) {
+        let port = self.servers[server].port;
+        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
+        self.servers[server] = wait_for("the port to be free", || Redis::start_on(port, &arguments));
+    }
+}
+
+/// `master` or `slave`, as the server says itself.
+pub fn role(server: &Redis) -> String {
+    let role: Vec<redis::Value> = server.ask(&["ROLE"]);
+    redis::from_redis_value_ref(&role[0]).unwrap()
+}
+
+/// Waits until the replica has all of its master's data.
+pub fn wait_in_step(replica: &Redis) {
+    wait_for("a replica in step", || {
+        let info: String = replica.ask(&["INFO", "replication"]);
+        (info.contains("role:slave") && info.contains("master_link_status:up")).then_some(())
+    });
+}
+
+impl Sentinel {
+    /// A sentinel with more lines of configuration.
+    pub fn start(master_port: u16, lines: &[&str]) -> Self {
+        for _ in 0..20 {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("sentinel.conf");
+            let here = directory.path().display();
+            let mut text = format!(
+                "port {port}\nbind 127.0.0.1\ndir {here}\nlogfile {here}/log\nsentinel monitor {MASTER} 127.0.0.1 \
+                 {master_port} 2\nsentinel down-after-milliseconds {MASTER} 1000\nsentinel failover-timeout {MASTER} \
+                 2000\n"
+            );
+            for line in lines {
+                text += &format!("{line}\n");
+            }
+            std::fs::write(&file, text).unwrap();
+            let mut command = Command::new("redis-server");
+            command.arg(&file).arg("--sentinel");
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut process = Process(command.spawn().expect("redis-server is needed: ./test installs it"));
+            let is_up = wait_for("a sentinel", || {
+                if process.0.try_wait().unwrap().is_some() {
+                    return Some(false);
+                }
+                let log = std::fs::read_to_string(directory.path().join("log")).unwrap_or_default();
+                log.contains("+monitor master").then_some(true)
+            });
+            if is_up {
+                return Self { process, port, _directory: directory };
+            }
+        }
+        panic!("a sentinel found no free port");
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        let mut connection = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?.get_connection()?;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut connection)
+    }
+
+    fn field(&self, name: &str) -> String {
+        let fields: Vec<String> = self.ask(&["SENTINEL", "MASTER", MASTER]).unwrap_or_default();
+        let at = fields.iter().position(|field| field == name);
+        at.and_then(|at| fields.get(at + 1).cloned()).unwrap_or_default()
+    }
+
+    /// The port of the master that this sentinel knows; 0 if it does not answer.
+    pub fn master_port(&self) -> u16 {
+        self.field("port").parse().unwrap_or_default()
+    }
+}
