@@ -17,7 +17,7 @@ use headcount::round::{Identity, Next, Outcome, Publish, Published, Reply, Reque
 use headcount::time::{Clock, Slot, Timestamp};
 use headcount::{Admission, Decision, OnOutage, StoreError};
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 /// A stopping server does not try to hand over its users for longer than this.
@@ -1163,8 +1163,12 @@ impl<'a> World<'a> {
         if self.plan.faults.iter().any(|fault| unseen(&fault.kind)) {
             return;
         }
+        let all = self.servers.iter().flatten().flat_map(|server| minutes(&server.headcount));
+        // A filter that is too full is refused by all others, so its servers and they overwrite each other.
+        let fought_over: BTreeSet<_> = all.filter(|(_, filter)| too_full(filter)).map(|(slot, _)| slot).collect();
         for (place, server) in self.servers.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))) {
-            for (slot, filter) in minutes(&server.headcount).into_iter().filter(|(_, filter)| !too_full(filter)) {
+            for (slot, filter) in minutes(&server.headcount).into_iter().filter(|(slot, _)| !fought_over.contains(slot))
+            {
                 self.oracle.checks.count(7);
                 let stored = self.store.stored(&server.exchange.identity, slot);
                 let stored =
