@@ -1,57 +1,22 @@
 //! A fleet's store and limiters in a real Redis Cluster.
 #![cfg(feature = "server")]
 
+#[path = "support/in_process.rs"]
+mod in_process;
 mod support;
 
 use headcount::config;
 use headcount::limit::{Ask, Rate, Redis as Limiter, token_bucket};
 use headcount::round::Outcome;
-use headcount::{ErrorClass, Headcount, RedisConnection, RedisStore, Rounds, Worker};
+use headcount::{ErrorClass, Headcount, RedisConnection, RedisStore};
+use in_process::Node;
 use std::time::Duration;
-use support::DEADLINE;
 use support::cluster::Cluster;
 
-/// A server in this process, whose rounds the test calls.
-struct Node {
-    headcount: Headcount,
-    worker: Worker,
-    rounds: Rounds<RedisStore>,
-}
-
-impl Node {
-    fn new(nodes: &[String]) -> Self {
-        let builder = Headcount::builder().max_active_users(10).secret("the key of the whole fleet");
-        let (headcount, worker) = builder.sync_every(Duration::from_millis(50)).build().unwrap();
-        let rounds = headcount.sync_with(RedisStore::on(&connection(nodes), "default"));
-        Self { headcount, worker, rounds }
-    }
-
-    async fn round(&mut self) -> Outcome {
-        self.worker.tick();
-        let outcome = self.rounds.round().await;
-        self.worker.tick();
-        outcome
-    }
-
-    #[allow(clippy::disallowed_methods)] // Tests wait in real time.
-    async fn rounds_until_success(&mut self) {
-        let begun = std::time::Instant::now();
-        while self.round().await != Outcome::Success {
-            assert!(begun.elapsed() < DEADLINE, "{:?}", self.failure());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    fn failure(&self) -> (ErrorClass, String) {
-        let failure = self.headcount.status().sync.last_error.expect("a failure");
-        (failure.class, failure.text)
-    }
-}
-
-fn connection(nodes: &[String]) -> RedisConnection {
+fn of(nodes: &[String]) -> config::Redis {
     let mut redis = config::Redis::default();
     redis.cluster = nodes.to_vec();
-    RedisConnection::configured(&redis).unwrap()
+    redis
 }
 
 const KEY: &str = "headcount:{default}:generations";
@@ -61,7 +26,7 @@ async fn any_node_is_a_start_and_the_owner_is_named() {
     let cluster = Cluster::start();
     let owner = cluster.owner(cluster.slot_of(KEY)).unwrap();
     for address in cluster.addresses() {
-        let mut node = Node::new(&[address]);
+        let mut node = Node::new(&of(&[address]));
         assert_eq!(node.round().await, Outcome::Success);
         let sync = node.headcount.status().sync;
         assert_eq!(sync.server, Some(format!("127.0.0.1:{}", cluster.nodes[owner].port)));
@@ -74,7 +39,7 @@ async fn a_slot_that_moves_is_followed_within_the_request_and_who_was_in_is_in()
     let cluster = Cluster::start_with(3, false);
     let slot = cluster.slot_of(KEY);
     let first = cluster.owner(slot).unwrap();
-    let mut node = Node::new(&cluster.addresses());
+    let mut node = Node::new(&of(&cluster.addresses()));
     node.rounds_until_success().await;
     let _ = node.headcount.admit("alice");
     node.rounds_until_success().await;
@@ -84,7 +49,7 @@ async fn a_slot_that_moves_is_followed_within_the_request_and_who_was_in_is_in()
         let sync = node.headcount.status().sync;
         assert_eq!(sync.failovers, turn as u64 + 1);
         assert_eq!(sync.server, Some(format!("127.0.0.1:{}", cluster.nodes[to].port)));
-        let mut new = Node::new(&cluster.addresses());
+        let mut new = Node::new(&of(&cluster.addresses()));
         new.rounds_until_success().await;
         assert!(new.headcount.touch("alice"));
     }
@@ -119,7 +84,7 @@ fn cluster_id(cluster: &Cluster, node: usize) -> String {
 async fn a_dead_node_is_replaced_by_its_replica_and_without_one_the_way_out_is_named() {
     let cluster = Cluster::start();
     let owner = cluster.owner(cluster.slot_of(KEY)).unwrap();
-    let mut node = Node::new(&cluster.addresses());
+    let mut node = Node::new(&of(&cluster.addresses()));
     node.rounds_until_success().await;
     let _ = node.headcount.admit("alice");
     node.rounds_until_success().await;
@@ -139,7 +104,7 @@ async fn a_dead_node_is_replaced_by_its_replica_and_without_one_the_way_out_is_n
     }
     assert_ne!(node.round().await, Outcome::Success);
     assert!(node.headcount.touch("alice"));
-    let mut late = Node::new(&cluster.addresses());
+    let mut late = Node::new(&of(&cluster.addresses()));
     assert_eq!(late.round().await, Outcome::Failure);
     let (class, text) = late.failure();
     assert!(class == ErrorClass::Unreachable && text.contains("owns slot"), "{class:?}: {text}");
@@ -148,7 +113,7 @@ async fn a_dead_node_is_replaced_by_its_replica_and_without_one_the_way_out_is_n
 #[tokio::test]
 async fn limiters_ask_the_nodes_of_their_keys_over_one_connection_each() {
     let cluster = Cluster::start_with(3, false);
-    let connection = connection(&cluster.addresses()[..1]);
+    let connection = RedisConnection::configured(&of(&cluster.addresses()[..1])).unwrap();
     let limiter = Limiter::builder(&connection, "login", token_bucket(Rate::per_minute(5), 5));
     let limiter = limiter.time_limit(Duration::from_secs(5)).build().unwrap();
     for user in 0..100 {
@@ -174,7 +139,7 @@ async fn limiters_ask_the_nodes_of_their_keys_over_one_connection_each() {
 #[tokio::test]
 async fn a_server_without_cluster_mode_and_a_node_in_a_url_are_named() {
     let single = support::Redis::start();
-    let mut node = Node::new(&[format!("127.0.0.1:{}", single.port)]);
+    let mut node = Node::new(&of(&[format!("127.0.0.1:{}", single.port)]));
     node.round().await;
     let (class, text) = node.failure();
     assert!(class == ErrorClass::Refused && text.contains("redis.url instead of redis.cluster"), "{class:?}: {text}");

@@ -1,11 +1,14 @@
 //! The connection between a server and its Redis: TLS, and every kind of failure.
 #![cfg(feature = "server")]
 
+#[path = "support/in_process.rs"]
+mod in_process;
 mod support;
 
 use headcount::config::{self, Secret};
 use headcount::round::Outcome;
-use headcount::{Decision, ErrorClass, Headcount, RedisConnection, RedisStore, Rounds, Status, Worker};
+use headcount::{Decision, ErrorClass};
+use in_process::Node;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -15,38 +18,6 @@ use support::{Certificate, Redis, Server, program, wait_for};
 use tempfile::tempdir;
 
 const SECRET: &str = "the key of the whole fleet";
-
-/// A controller in this process, connected to one Redis.
-struct Node {
-    headcount: Headcount,
-    worker: Worker,
-    rounds: Rounds<RedisStore>,
-}
-
-impl Node {
-    fn new(redis: &config::Redis) -> Self {
-        let connection = RedisConnection::configured(redis).unwrap();
-        let builder = Headcount::builder().max_active_users(10).secret(SECRET).sync_every(Duration::from_millis(50));
-        let (headcount, worker) = builder.build().unwrap();
-        let rounds = headcount.sync_with(RedisStore::on(&connection, "default"));
-        Self { headcount, worker, rounds }
-    }
-
-    async fn round(&mut self) -> Outcome {
-        self.worker.tick();
-        self.rounds.round().await
-    }
-
-    fn status(&self) -> Status {
-        self.headcount.status()
-    }
-
-    /// The class and the message of the last failure.
-    fn failure(&self) -> (ErrorClass, String) {
-        let failure = self.status().sync.last_error.expect("a failure");
-        (failure.class, failure.text)
-    }
-}
 
 fn to(url: String, ca_file: Option<&str>) -> config::Redis {
     let mut redis = config::Redis::default();

@@ -1,57 +1,18 @@
 //! A fleet's store behind Redis Sentinel: real sentinels, a real master, and real replicas.
 #![cfg(feature = "server")]
 
+#[path = "support/in_process.rs"]
+mod in_process;
 mod support;
 
 use headcount::config::{self, Secret};
+use headcount::limit::{Ask, Rate, Redis as Limiter, token_bucket};
 use headcount::round::Outcome;
-use headcount::{ErrorClass, Headcount, RedisConnection, RedisStore, Rounds, Worker};
-use std::time::Duration;
+use headcount::{ErrorClass, RedisConnection};
+use in_process::Node;
 use support::sentinels::{MASTER, Sentinel, Watched, role};
 use support::{Certificate, DEADLINE, Redis};
 use tempfile::tempdir;
-
-/// A server in this process, whose rounds the test calls.
-struct Node {
-    headcount: Headcount,
-    worker: Worker,
-    rounds: Rounds<RedisStore>,
-}
-
-impl Node {
-    fn new(redis: &config::Redis) -> Self {
-        let connection = RedisConnection::configured(redis).unwrap();
-        let builder = Headcount::builder().max_active_users(10).secret("the key of the whole fleet");
-        let (headcount, worker) = builder.sync_every(Duration::from_millis(50)).build().unwrap();
-        let rounds = headcount.sync_with(RedisStore::on(&connection, "default"));
-        Self { headcount, worker, rounds }
-    }
-
-    async fn round(&mut self) -> Outcome {
-        self.worker.tick();
-        let outcome = self.rounds.round().await;
-        self.worker.tick();
-        outcome
-    }
-
-    /// Rounds until one succeeds; how many have failed before.
-    #[allow(clippy::disallowed_methods)] // Tests wait in real time.
-    async fn rounds_until_success(&mut self) -> u32 {
-        let begun = std::time::Instant::now();
-        let mut failed = 0;
-        while self.round().await != Outcome::Success {
-            assert!(begun.elapsed() < DEADLINE, "{:?}", self.failure());
-            failed += 1;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        failed
-    }
-
-    fn failure(&self) -> (ErrorClass, String) {
-        let failure = self.headcount.status().sync.last_error.expect("a failure");
-        (failure.class, failure.text)
-    }
-}
 
 fn behind(sentinels: &[String]) -> config::Redis {
     let mut redis = config::Redis::default();
@@ -210,4 +171,20 @@ async fn passwords_and_tls_lead_to_sentinels_and_servers_and_what_is_missing_is_
     let _: () = redis.ask(&["ACL", "SETUSER", "headcount", "-role"]);
     let (class, text) = refused(&|_| ()).await;
     assert!(class == ErrorClass::Refused && text.contains("+role"), "{class:?}: {text}");
+}
+
+/// A limiter's time limit is 100 ms. Without a part of it for the connection, no call would ever succeed.
+#[tokio::test]
+#[allow(clippy::disallowed_methods)] // Tests wait in real time.
+async fn a_silent_sentinel_leaves_a_limiter_the_time_to_connect() {
+    let redis = Redis::start();
+    let sentinel = Sentinel::start(redis.port, &[]);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = [silent.local_addr().unwrap().to_string(), sentinel.address()];
+    let connection = RedisConnection::configured(&behind(&addresses)).unwrap();
+    let limiter = Limiter::new(&connection, "login", token_bucket(Rate::per_minute(5), 5)).unwrap();
+    let begun = std::time::Instant::now();
+    while let Err(error) = limiter.ask("alice", Ask::ONE).await {
+        assert!(begun.elapsed() < DEADLINE, "{error}");
+    }
 }

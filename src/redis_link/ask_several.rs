@@ -11,7 +11,8 @@ use tokio::time::{Instant, timeout_at};
 /// At most so many servers are asked.
 const MOST: usize = 16;
 
-/// How long the answers of the other servers are awaited after the first one.
+/// How long the answers of the other servers are awaited after the first one, at most. It is a quarter of the time that
+/// is left, if that is less: the caller has to connect afterwards.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// Connects to the servers and asks each of them. Returns the answers that come within [`GRACE`] of the first one. One
@@ -46,7 +47,8 @@ where
         match answer {
             Ok(Ok(answer)) => {
                 answers.push(answer);
-                until = until.min(Instant::now() + GRACE);
+                let now = Instant::now();
+                until = until.min(now + GRACE.min(deadline.saturating_duration_since(now) / 4));
             }
             Ok(Err(error)) => failure = Some(error),
             Err(_) => {}
