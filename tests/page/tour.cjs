@@ -155,7 +155,7 @@ async function confirm(page) {
     });
     for (const [name, value] of [
       ['95 % interval', /^\d+ to \d+$/], ['Free seats', /^500; \d+ of them for this server/], ['This server', /requests a second admitted, .* of them newcomers; .* rejected/],
-      ['Since its start', /^0 requests admitted, 0 of them newcomers; 0 rejected$/], ['Store', /^redis, read [\d.]+ s ago, 3 servers$/],
+      ['Since its start', /^0 requests admitted, 0 of them newcomers; 0 rejected$/], ['Store', /^redis at 127\.0\.0\.1:\d+, read [\d.]+ s ago, 3 servers$/],
       ['Rounds', /^\d+, \d+ in conflict, 0 failed$/], ['Known minutes', /^31 of 31 slots of 1\.5 s$/], ['False positives', /^less than 1 in a billion$/],
       ['Other generations', /^none$/], ['Uptime', /^[\d.]+ s, version \d/],
     ]) await until(`${name}: ${value}`, async () => value.test(await fact(page, name).innerText()));
@@ -294,7 +294,7 @@ async function confirm(page) {
     assert.equal(await fact(page, 'Other generations').getAttribute('class'), 'bad');
     process.kill(plan.redis.pid, 'SIGSTOP');
     await until('the store to be missed', async () => (await alarms(page)).some(it => /^The store has been away since \d\d:\d\d: \S/.test(it)));
-    assert.match(await fact(page, 'Store').innerText(), /^redis, away/);
+    assert.match(await fact(page, 'Store').innerText(), /^redis at 127\.0\.0\.1:\d+, away/);
     assert.equal(await fact(page, 'Store').getAttribute('class'), 'bad');
     assert.match(await page.locator('#nodes tr').first().innerText(), /^game-1\s+unknown\s/);
     await inspect(page, 'alarms', told);
