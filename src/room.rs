@@ -113,9 +113,8 @@ pub enum Refill {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnOutage {
-    /// First the rest of the last share, or the seats that the server holds. Then as many newcomers as the room allows
-    /// if every other server admits as many as this one. A server that leases its seats begins this five rounds after
-    /// the store's last answer, when the other servers have its part of the room.
+    /// First the rest of the last share. Then as many newcomers as the room allows if every other server admits as many
+    /// as this one.
     #[default]
     Local,
     /// All newcomers. But while throttling with `refill = "after-resume"`, none, unless coverage is incomplete.
@@ -248,8 +247,6 @@ pub(crate) struct Room {
     /// While this server gets its seats from the store's ledger: the free seats, and the unused ones of the others, as
     /// of the last answer.
     leased_elsewhere: Option<u64>,
-    /// Whether the ledger may have this server's line. Then the others leave it the seats that it holds, and no more.
-    is_in_ledger: bool,
     nodes: u64,
     /// The counts that `nodes` is computed from.
     counted: Nodes,
@@ -277,7 +274,6 @@ impl Room {
             taken: 0,
             permits: Permits::full(settings.newcomers_per_minute, settings.expected_nodes, now),
             leased_elsewhere: None,
-            is_in_ledger: false,
             nodes: 1,
             counted: Nodes::default(),
             budget: Budget::default(),
@@ -372,7 +368,6 @@ impl Room {
         self.misses_users = may_miss_users && !self.budget.knows_everybody();
         if !fleet.leases {
             self.leased_elsewhere = None;
-            self.is_in_ledger = false;
         }
         if fleet.has_predecessors || fleet.users_are_hidden || self.misses_users {
             self.share = self.held.seats();
@@ -450,12 +445,6 @@ impl Room {
         self.share = self.share.saturating_add(granted);
         self.give_back(f64::INFINITY, active_users);
         self.leased_elsewhere = Some(pool.saturating_sub(self.unused()));
-        self.is_in_ledger = true;
-    }
-
-    /// Records that the other servers have this server's seats by now, because it has not renewed its line for so long.
-    pub(crate) fn leave_ledger(&mut self) {
-        self.is_in_ledger = false;
     }
 
     /// Returns the free seats, and the unused ones of the other servers, as of the ledger's last answer; `None` if this
@@ -640,7 +629,7 @@ impl Room {
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Open) => true,
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Closed) => false,
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Local) => {
-                self.share > self.held.seats() || !self.is_in_ledger && self.has_budget(active_users)
+                self.share > self.held.seats() || self.has_budget(active_users)
             }
         }
     }
