@@ -316,8 +316,8 @@ fn many_streams(runtime: &Handle, kind: Kind) {
     most_checks_are_in_time(runtime, kind, &stack);
 }
 
-/// Over 30 connections of HTTP/2, alice and newcomers ask 3,000 times at once. All of alice's requests are admitted, and
-/// of the newcomers', at most one of ten reaches the application.
+/// Over 30 connections of HTTP/2, alice and newcomers ask 3,000 times at once. All of alice's requests are admitted. Of
+/// those of newcomers, at most one of ten reaches the application.
 fn most_checks_are_in_time(runtime: &Handle, kind: Kind, stack: &Stack) {
     const STREAMS: usize = 3_000;
     let crowd = || {
