@@ -113,7 +113,9 @@ fn of_url(config: &config::Redis, url: &Secret) -> Result<Said, ConfigError> {
         return Err(ConfigError::Feature { key: "redis.url", feature: "tls" });
     }
     match scheme.as_str() {
-        "redis-sentinel" | "rediss-sentinel" | "redis-cluster" | "rediss-cluster" => {
+        "redis-sentinel" | "rediss-sentinel" => of_url_of_many(text, &scheme).map_err(refused),
+        "redis-cluster" | "rediss-cluster" => {
+            needs_sentinels(config)?;
             of_url_of_many(text, &scheme).map_err(refused)
         }
         _ => {
@@ -368,6 +370,7 @@ mod tests {
             ("cluster = a\ndatabase = 1", "redis.database", "no database but 0"),
             ("cluster = a\nsentinel_user = u", "redis.sentinel_user", "there are no redis.sentinels"),
             ("sentinel_tls = true", "redis.sentinel_tls", "there are no redis.sentinels"),
+            ("url = redis-cluster://a\nsentinel_tls = true", "redis.sentinel_tls", "there are no redis.sentinels"),
             ("cluster = a\nuser = u", "redis.password_file", "a user needs a password"),
             ("cluster = a\npassword_file = /nowhere", "redis.password_file", "/nowhere, which cannot be used"),
             ("cluster = a\nca_file = /nowhere", "redis.ca_file", "set redis.tls = true, or leave redis.ca_file out"),
