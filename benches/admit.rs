@@ -1,5 +1,6 @@
-//! The whole decision, `Headcount::admit` of a known 36-byte token, on one thread and on two, with 20k, 200k and 1M
-//! active users; compared with what one would write instead:
+//! The whole decision, `Headcount::admit` of a known 36-byte token, on one thread and on two (with 200k users also on
+//! 4, 8 and 16, where the machine has as many cores), with 20k, 200k and 1M active users; compared with what one would
+//! write instead:
 //!
 //! - bare fastbloom `contains(token)`, immutable and of the same capacity and ratio: no window, no refresh, no count
 //! - our own filter alone: hash and one line, no lock, no count
@@ -39,6 +40,7 @@ fn main() {
         let tokens = Tokens::new(0, users);
         decisions(&tokens, &mut criterion, &mut table);
     }
+    on_more_threads(&Tokens::new(0, 200_000), &mut criterion, &mut table);
     redis(&Tokens::new(0, 200_000), &mut criterion, &mut table);
     if support::is_measuring() {
         for users in [20_000, 200_000, 1_000_000] {
@@ -152,6 +154,41 @@ fn compare_filters(one: &Medians, two: &Medians, users: &str, table: &mut Table)
     table.at_most(format!("* decision, 2 threads / 1, {users}"), detail_of_both, ours[1] / ours[0], 1.3);
     let rival = two.of("one RwLock");
     table.tell(format!("one RwLock / decision, {users}, 2 threads"), detail(ours[1], rival), rival / ours[1]);
+}
+
+/// Whether decisions on many threads hinder each other. fastbloom, which only reads, shows what the machine does.
+fn on_more_threads(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores < 4 {
+        return;
+    }
+    let headcount = headcount(tokens);
+    let capacity = default_capacity(tokens.len());
+    let mut fastbloom = BloomFilter::with_false_pos(RATIO).expected_items(capacity as usize);
+    tokens.iter().for_each(|token| _ = fastbloom.insert(token));
+    let key = FingerprintKey::new(&[7; 16]).expect("sixteen bytes are enough");
+    let mut filter = Bloom::new(Shape::for_capacity(capacity, RATIO).expect("a default capacity"));
+    tokens.iter().for_each(|token| _ = filter.insert(key.fingerprint(token.as_bytes())));
+    let locked = RwLock::new((filter.clone(), filter));
+
+    let mut alone: Option<Medians> = None;
+    for threads in [1, 2, 4, 8, 16].into_iter().filter(|&threads| threads <= cores) {
+        let mut contest = Contest::new(format!("admit on many threads/{}/threads={threads}", short(tokens.len())));
+        enter(&mut contest, "headcount", tokens, threads, |token| headcount.admit(token).is_admitted());
+        enter(&mut contest, "fastbloom", tokens, threads, |token| fastbloom.contains(token));
+        enter(&mut contest, "one RwLock", tokens, threads, |token| {
+            let fingerprint = key.fingerprint(token.as_bytes());
+            let (union, current) = &*locked.read();
+            union.contains(fingerprint) && current.contains(fingerprint)
+        });
+        let medians = contest.run(criterion);
+        let one = alone.get_or_insert_with(|| medians.clone());
+        for entrant in ["headcount", "fastbloom", "one RwLock"] {
+            let (of_one, of_each) = (one.of(entrant), medians.of(entrant));
+            let what = format!("{entrant}, {threads} threads / 1, {}", short(tokens.len()));
+            table.tell(what, format!("{of_each:.1} / {of_one:.1} ns each"), of_each / of_one);
+        }
+    }
 }
 
 // --- Redis ---

@@ -29,6 +29,7 @@ pub struct Contest<'a> {
 }
 
 /// Nanoseconds per iteration, by entrant.
+#[derive(Clone)]
 pub struct Medians(Vec<(String, f64)>);
 
 impl<'a> Contest<'a> {

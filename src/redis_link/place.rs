@@ -3,7 +3,7 @@
 use super::address::Address;
 use super::dial::{Connection, Dialer};
 use super::in_time::in_time;
-use super::sentinel::{Sentinels, ensure_master};
+use super::sentinel::{Role, Sentinels, ask_role};
 use crate::store_error::StoreError;
 use std::fmt;
 use tokio::time::Instant;
@@ -25,12 +25,37 @@ impl Place {
         match self {
             Self::One(server) => Ok((server.clone(), dialer.dial(server, deadline).await?)),
             Self::Master(sentinels) => {
-                let master = sentinels.find_master(deadline).await?;
-                let mut line = dialer.dial(&master, deadline).await.map_err(|error| error.at(&master))?;
-                in_time(deadline, "the server does not say its role", ensure_master(&mut line, &master)).await??;
-                Ok((master, line))
+                let named = sentinels.find_master(deadline).await?;
+                match dial_for_role(dialer, &named, deadline).await? {
+                    (line, Role::Master) => Ok((named, line)),
+                    (_, Role::ReplicaOf(master)) => dial_successor(dialer, &named, master, deadline).await,
+                }
             }
         }
+    }
+}
+
+async fn dial_for_role(dialer: &Dialer, server: &Address, deadline: Instant) -> Result<(Connection, Role), StoreError> {
+    let mut line = dialer.dial(server, deadline).await.map_err(|error| error.at(server))?;
+    let role = in_time(deadline, "the server does not say its role", ask_role(&mut line, server)).await??;
+    Ok((line, role))
+}
+
+/// Connects to the master of which `named` has become a replica. The sentinels may take long to find out that somebody
+/// else has demoted a master: with `down-after-milliseconds` of 1 s, 21 s.
+async fn dial_successor(
+    dialer: &Dialer,
+    named: &Address,
+    master: Address,
+    deadline: Instant,
+) -> Result<(Address, Connection), StoreError> {
+    let says = format!("the sentinels name {named} as the master, which says that it is a replica of {master}");
+    match dial_for_role(dialer, &master, deadline).await {
+        Ok((line, Role::Master)) => Ok((master, line)),
+        Ok((_, Role::ReplicaOf(another))) => {
+            Err(StoreError::read_only(format_args!("{says}, and that one of {another}. The sentinels are asked again")))
+        }
+        Err(error) => Err(error.at(says)),
     }
 }
 

@@ -91,21 +91,31 @@ fn server(fields: &BTreeMap<String, String>) -> Option<Address> {
     Some(Address::Tcp(host.clone(), port))
 }
 
-/// Returns whether the server is a master, as it says itself.
+/// What a server says that it is.
+pub(super) enum Role {
+    Master,
+    ReplicaOf(Address),
+}
+
+/// Asks a server for its role.
 ///
 /// # Errors
-/// [`StoreError`] if it is a replica, or refuses to say.
-pub(super) async fn ensure_master(line: &mut Connection, server: &Address) -> Result<(), StoreError> {
+/// [`StoreError`] if it refuses to say.
+pub(super) async fn ask_role(line: &mut Connection, server: &Address) -> Result<Role, StoreError> {
     let role = redis::cmd("ROLE").query_async::<Vec<Value>>(&mut line.connection).await;
     let role = role.map_err(|error| match error.code() {
         Some("NOPERM") => StoreError::refused(format_args!("{error}. Grant the user of redis.user +role")),
         _ => classify::error(&error),
     })?;
-    match role.first().and_then(|role| redis::from_redis_value_ref::<String>(role).ok()).as_deref() {
-        Some("master") => Ok(()),
-        Some("slave") => Err(StoreError::read_only(format_args!(
-            "the sentinels name {server} as the master, and it says that it is a replica. They are asked again"
-        ))),
-        _ => Err(StoreError::corrupt(format_args!("{server} does not say its role"))),
+    let word = |at: usize| redis::from_redis_value_ref::<String>(role.get(at)?).ok();
+    match word(0).as_deref() {
+        Some("master") => Some(Role::Master),
+        Some("slave") => of_replica(word(1), word(2)),
+        _ => None,
     }
+    .ok_or_else(|| StoreError::corrupt(format_args!("{server} does not say its role")))
+}
+
+fn of_replica(host: Option<String>, port: Option<String>) -> Option<Role> {
+    Some(Role::ReplicaOf(Address::Tcp(host?, port?.parse().ok()?)))
 }
