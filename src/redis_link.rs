@@ -72,7 +72,7 @@ impl RedisConnection {
         let links = match Target::read(redis)? {
             Target::One { server, dialer } => one(Place::One(server), dialer),
             Target::Sentinels { sentinels, to_sentinels, master, dialer } => {
-                one(Place::Master(Sentinels::new(sentinels, to_sentinels, &master)), dialer)
+                one(Place::Master(Arc::new(Sentinels::new(sentinels, to_sentinels, &master))), dialer)
             }
             Target::Cluster { nodes, dialer } => Links::Cluster(Cluster::new(nodes, dialer)),
         };

@@ -109,6 +109,27 @@ async fn a_demoted_master_is_left_at_once_though_its_connection_stays_up() {
     assert!(class == ErrorClass::Unreachable && text.contains(&words), "{class:?}: {text}");
 }
 
+/// It keeps its connections for ten seconds after the sentinels have replaced it.
+#[tokio::test]
+#[allow(clippy::disallowed_methods)] // Tests wait in real time.
+async fn a_master_that_was_replaced_is_left_though_it_still_takes_writes() {
+    let watched = Watched::start();
+    let mut node = Node::new(&behind(&watched.addresses()));
+    node.rounds_until_success().await;
+    watched.fail_over();
+    let master = watched.wait_for_another(0);
+    let new = Some(format!("127.0.0.1:{}", watched.servers[master].port));
+    let begun = std::time::Instant::now();
+    while node.status().sync.server != new {
+        assert!(begun.elapsed() < DEADLINE, "{:?}", node.status().sync);
+        assert_eq!(node.round().await, Outcome::Success, "{:?}", node.status().sync);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(role(&watched.servers[0]), "master", "it was not demoted before the node left it");
+    let sync = node.status().sync;
+    assert_eq!((sync.connections, sync.failovers, sync.failures), (2, 1, 0));
+}
+
 #[tokio::test]
 async fn of_two_masters_the_one_of_the_later_failover_is_used() {
     let watched = Watched::start();

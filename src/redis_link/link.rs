@@ -2,8 +2,8 @@
 //!
 //! The client library keeps a connection after a timeout, and also when a replica answers READONLY; in both cases it
 //! could stay broken forever. Its `ConnectionManager` does not help: it connects again only when the connection is
-//! closed. So a connection is dropped here after two timeouts in a row or after a READONLY answer. One attempt to
-//! connect is made at a time, and after ten failures one per second.
+//! closed. So a connection is dropped here after two timeouts in a row, after a READONLY answer, or when the sentinels
+//! name another master. One attempt to connect is made at a time, and after ten failures one per second.
 //!
 //! Many callers may use the connection at once; their commands share it. A caller that finds no connection waits for
 //! the current attempt and gets its result.
@@ -11,7 +11,8 @@
 use super::address::Address;
 use super::classify;
 use super::dial::{Connection, Dialer};
-use super::place::Place;
+use super::place::{Found, Place};
+use super::sentinel::Watch;
 use crate::store_error::StoreError;
 use parking_lot::Mutex;
 use redis::RedisError;
@@ -72,6 +73,7 @@ impl From<StoreError> for Failure {
 #[derive(Default)]
 struct State {
     line: Option<Connection>,
+    watch: Option<Watch>,
     /// The server of the connection, or of the last one.
     server: Option<Address>,
     /// The number of connections made so far. It identifies the connection, so that an error on an old one is not
@@ -103,7 +105,7 @@ impl RedisLink {
     /// Returns whether there is a connection that will be used.
     pub(super) fn is_connected(&self) -> bool {
         let state = self.state.lock();
-        state.line.is_some() && !state.doomed
+        state.line.is_some() && !state.is_doomed()
     }
 
     /// Returns the server of the current connection, or of the last one.
@@ -121,7 +123,7 @@ impl RedisLink {
     pub(super) async fn connect(&self, within: Duration) -> Result<(), StoreError> {
         let (deadline, seen) = {
             let mut state = self.state.lock();
-            if state.doomed {
+            if state.is_doomed() {
                 state.drop_connection();
             }
             if state.line.is_some() {
@@ -154,8 +156,9 @@ impl RedisLink {
         let attempt = self.place.dial(&self.dialer, deadline).await;
         let mut state = self.state.lock();
         match attempt {
-            Ok((server, line)) => {
+            Ok(Found { server, line, watch }) => {
                 state.line = Some(line);
+                state.watch = watch;
                 state.server = Some(server);
                 state.number += 1;
                 state.timed_out = None;
@@ -223,8 +226,12 @@ impl RedisLink {
 }
 
 impl State {
+    fn is_doomed(&self) -> bool {
+        self.doomed || self.watch.as_ref().is_some_and(Watch::is_replaced)
+    }
+
     fn drop_connection(&mut self) {
-        self.line = None;
+        (self.line, self.watch) = (None, None);
         self.doomed = false;
         self.timed_out = None;
     }

@@ -3,9 +3,10 @@
 use super::address::Address;
 use super::dial::{Connection, Dialer};
 use super::in_time::in_time;
-use super::sentinel::{Role, Sentinels, ask_role};
+use super::sentinel::{Role, Sentinels, Watch, ask_role};
 use crate::store_error::StoreError;
 use std::fmt;
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Where to connect to. It is asked anew before each connection.
@@ -13,7 +14,15 @@ pub(super) enum Place {
     /// This server.
     One(Address),
     /// The master that the sentinels name.
-    Master(Sentinels),
+    Master(Arc<Sentinels>),
+}
+
+/// A server that was found, and a connection to it.
+pub(super) struct Found {
+    pub(super) server: Address,
+    pub(super) line: Connection,
+    /// `None` if nothing can replace the server.
+    pub(super) watch: Option<Watch>,
 }
 
 impl Place {
@@ -21,15 +30,18 @@ impl Place {
     ///
     /// # Errors
     /// [`StoreError`] names the server or the sentinel, and what went wrong.
-    pub(super) async fn dial(&self, dialer: &Dialer, deadline: Instant) -> Result<(Address, Connection), StoreError> {
+    pub(super) async fn dial(&self, dialer: &Dialer, deadline: Instant) -> Result<Found, StoreError> {
         match self {
-            Self::One(server) => Ok((server.clone(), dialer.dial(server, deadline).await?)),
+            Self::One(server) => {
+                Ok(Found { server: server.clone(), line: dialer.dial(server, deadline).await?, watch: None })
+            }
             Self::Master(sentinels) => {
                 let named = sentinels.find_master(deadline).await?;
-                match dial_for_role(dialer, &named, deadline).await? {
-                    (line, Role::Master) => Ok((named, line)),
-                    (_, Role::ReplicaOf(master)) => dial_successor(dialer, &named, master, deadline).await,
-                }
+                let (server, line) = match dial_for_role(dialer, &named.master, deadline).await? {
+                    (line, Role::Master) => (named.master.clone(), line),
+                    (_, Role::ReplicaOf(other)) => dial_successor(dialer, &named.master, other, deadline).await?,
+                };
+                Ok(Found { server, line, watch: Some(sentinels.watch(named)) })
             }
         }
     }

@@ -3,6 +3,9 @@
 //! The sentinels count the failovers of a master in its *configuration epoch*. A sentinel that was cut off from the
 //! others may name the former master, with a lower epoch. So several sentinels are asked, and the highest epoch counts.
 //!
+//! A former master may not know for ten seconds that the sentinels have replaced it: it keeps its connections, and takes
+//! writes that will be lost. So the sentinels are asked again while a connection is in use.
+//!
 //! Source: "Guidelines for Redis clients with support for Redis Sentinel", Redis documentation.
 
 use super::address::Address;
@@ -14,10 +17,16 @@ use parking_lot::Mutex;
 use redis::{RedisError, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tokio::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
 
 /// At most so many sentinels are learned from the others.
 const MOST_LEARNED: usize = 16;
+
+/// While a connection to the master is in use, one sentinel is asked in each period of this length.
+const WATCHED_EVERY: Duration = Duration::from_secs(1);
 
 /// The sentinels of one master.
 pub(super) struct Sentinels {
@@ -28,11 +37,30 @@ pub(super) struct Sentinels {
     master: Arc<str>,
 }
 
+/// The master that the sentinels have named, and their epoch.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Named {
+    epoch: u64,
+    pub(super) master: Address,
+}
+
 /// What one sentinel says.
 struct Says {
-    epoch: u64,
-    master: Address,
+    named: Named,
     sentinels: Vec<Address>,
+}
+
+/// Asks the sentinels in turn whether another master has replaced the one that they had named, until it is dropped.
+pub(super) struct Watch {
+    is_replaced: Arc<AtomicBool>,
+    _task: JoinSet<()>,
+}
+
+impl Watch {
+    /// Returns whether a sentinel has named another master.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Relaxed)
+    }
 }
 
 impl Sentinels {
@@ -45,11 +73,11 @@ impl Sentinels {
         &self.master
     }
 
-    /// Returns the address of the master, as the sentinel with the highest epoch knows it.
+    /// Returns the master, as the sentinel with the highest epoch knows it.
     ///
     /// # Errors
     /// [`StoreError`] if no sentinel answers, or none knows a master of this name.
-    pub(super) async fn find_master(&self, deadline: Instant) -> Result<Address, StoreError> {
+    pub(super) async fn find_master(&self, deadline: Instant) -> Result<Named, StoreError> {
         let all: BTreeSet<_> = self.learned.lock().iter().chain(&self.listed).cloned().collect();
         // The listed ones come first: learned ones may be gone.
         let learned = all.iter().filter(|sentinel| !self.listed.contains(sentinel));
@@ -60,8 +88,38 @@ impl Sentinels {
             ask_several(servers, &self.dialer, deadline, question).await.map_err(|error| error.at("sentinel"))?;
         let named = answers.iter().flat_map(|says| says.sentinels.iter().cloned());
         *self.learned.lock() = named.take(MOST_LEARNED).collect();
-        let newest = answers.into_iter().max_by_key(|says| says.epoch);
-        newest.map(|says| says.master).ok_or_else(|| StoreError::unavailable("no sentinel has answered"))
+        let newest = answers.into_iter().map(|says| says.named).max_by_key(|named| named.epoch);
+        newest.ok_or_else(|| StoreError::unavailable("no sentinel has answered"))
+    }
+
+    /// Begins to ask the sentinels whether the master is still the same.
+    pub(super) fn watch(self: &Arc<Self>, named: Named) -> Watch {
+        let is_replaced = Arc::new(AtomicBool::new(false));
+        let (sentinels, found, mut task) = (Arc::clone(self), Arc::clone(&is_replaced), JoinSet::new());
+        task.spawn(async move {
+            for sentinel in sentinels.listed.iter().cycle() {
+                sleep(WATCHED_EVERY).await;
+                // A sentinel that does not answer says nothing. The next one is asked.
+                let said = timeout(WATCHED_EVERY, sentinels.ask_one(sentinel)).await;
+                if said.is_ok_and(|said| said.is_ok_and(|now| named.is_replaced_by(&now))) {
+                    found.store(true, Relaxed);
+                    return;
+                }
+            }
+        });
+        Watch { is_replaced, _task: task }
+    }
+
+    async fn ask_one(&self, sentinel: &Address) -> Result<Named, StoreError> {
+        let line = self.dialer.dial(sentinel, Instant::now() + WATCHED_EVERY).await?;
+        Ok(ask(line, Arc::clone(&self.master)).await?.named)
+    }
+}
+
+impl Named {
+    /// Returns whether a sentinel that says `now` knows of a later failover.
+    fn is_replaced_by(&self, now: &Self) -> bool {
+        now.epoch > self.epoch && now.master != self.master
     }
 }
 
@@ -75,14 +133,19 @@ async fn ask(mut line: Connection, master: Arc<str>) -> Result<Says, StoreError>
         }
         classify::error(&error)
     })?;
-    let found = server(&fields).ok_or_else(|| StoreError::corrupt("the sentinel names no address"))?;
     let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or_default();
+    // For some seconds after a failover, the fields above hold the new epoch and the address of the former master.
+    let mut command = redis::cmd("SENTINEL");
+    let current = command.arg("GET-MASTER-ADDR-BY-NAME").arg(&*master).query_async(&mut line.connection).await;
+    let current = current.ok().flatten().map(|(host, port)| Address::Tcp(host, port));
+    let found = current.or_else(|| server(&fields));
+    let found = found.ok_or_else(|| StoreError::corrupt("the sentinel names no address"))?;
     let mut command = redis::cmd("SENTINEL");
     // A user may not be allowed to ask this. The listed sentinels are known anyway.
     let others = command.arg("SENTINELS").arg(&*master).query_async::<Vec<Value>>(&mut line.connection).await;
     let others = others.unwrap_or_default().into_iter();
     let sentinels = others.filter_map(|other| server(&redis::from_redis_value(other).ok()?)).collect();
-    Ok(Says { epoch, master: found, sentinels })
+    Ok(Says { named: Named { epoch, master: found }, sentinels })
 }
 
 /// Returns the address in the fields that describe a server.
@@ -118,4 +181,24 @@ pub(super) async fn ask_role(line: &mut Connection, server: &Address) -> Result<
 
 fn of_replica(host: Option<String>, port: Option<String>) -> Option<Role> {
     Some(Role::ReplicaOf(Address::Tcp(host?, port?.parse().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_master_of_a_later_epoch_replaces_the_one_that_was_named() {
+        let named = |epoch, port| Named { epoch, master: Address::Tcp("a".into(), port) };
+        for (now, is_replaced) in [
+            (named(8, 2), true),
+            (named(8, 1), false),
+            (named(7, 1), false),
+            // A sentinel that was cut off, or two that do not agree.
+            (named(6, 2), false),
+            (named(7, 2), false),
+        ] {
+            assert_eq!(named(7, 1).is_replaced_by(&now), is_replaced, "{now:?}");
+        }
+    }
 }

@@ -69,6 +69,8 @@ pub struct Bench {
     pub runtime: Handle,
     addresses: Addresses,
     state: TempDir,
+    /// Where the servers find their store, if it is not `redis`.
+    elsewhere: Option<String>,
     /// The players.
     pub players: Range<usize>,
     /// The largest X that any server was started with, or that [`Bench::set_x`] has set. The number of users inside is
@@ -82,6 +84,12 @@ impl Bench {
     /// Starts everything, and waits until every server is ready.
     pub fn start(runtime: &Handle, spec: Spec) -> Self {
         let bench = Self::empty(runtime, spec);
+        bench.with_servers()
+    }
+
+    /// The same, with a store that is not this bench's own Redis.
+    pub fn start_at(runtime: &Handle, spec: Spec, url: String) -> Self {
+        let bench = Self { elsewhere: Some(url), ..Self::empty(runtime, spec) };
         bench.with_servers()
     }
 
@@ -100,6 +108,7 @@ impl Bench {
             // Above the numbers of `Bench::crowd`.
             fresh: Arc::new(AtomicUsize::new(51 * spec.max_active_users as usize)),
             state: tempfile::tempdir().expect("a directory"),
+            elsewhere: None,
             runtime: runtime.clone(),
             spec,
             redis,
@@ -164,9 +173,9 @@ impl Bench {
         self.start_server_with(place, &[], &url);
     }
 
-    /// Redis, through the proxy.
+    /// The store: Redis, through the proxy, unless it is elsewhere.
     pub fn url(&self) -> String {
-        format!("redis://{}/0", self.proxy.address)
+        self.elsewhere.clone().unwrap_or_else(|| format!("redis://{}/0", self.proxy.address))
     }
 
     /// Starts a server with other settings than the bench's, and another path to Redis. If a crowd asks already, use
@@ -279,14 +288,8 @@ impl Bench {
     /// SIGKILL for Redis, which comes back empty after this time.
     pub fn restart_redis(&mut self, away: Duration) {
         self.redis.process.signal("-KILL");
-        self.redis.process.wait();
         self.pass(away);
-        let mut redis = None;
-        self.wait_until("Redis's port", |bench| {
-            redis = Redis::start_on(bench.redis.port, &bench.spec.redis);
-            redis.is_some()
-        });
-        self.redis = redis.expect("it was waited for");
+        self.redis.start_again();
     }
 
     /// A wall clock that is off by this many seconds.

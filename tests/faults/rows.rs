@@ -3,6 +3,7 @@
 
 mod bounds;
 mod clocks;
+mod clusters;
 mod costs;
 mod crowds;
 mod deploys;
@@ -16,6 +17,7 @@ mod processes;
 mod redis_gone;
 mod room;
 mod rounds;
+mod sentinels;
 mod snapshots;
 mod strangers;
 mod upgrades;
@@ -101,6 +103,16 @@ pub const ROWS: &[Row] = &[
     row("row_51_a_crowd_at_one_server", leases::a_crowd_at_one_server),
     row("row_51_a_crowd_at_one_of_200", leases::a_crowd_at_one_of_200),
     row("row_53_leases_are_lost", leases::leases_are_lost),
+    row("row_54_sentinel_master_is_killed", sentinels::master_is_killed),
+    row("row_54_sentinel_master_is_demoted", sentinels::master_is_demoted),
+    row("row_54_sentinel_master_is_frozen", sentinels::master_is_frozen),
+    row("row_54_sentinel_replica_lacks_a_second", sentinels::replica_lacks_a_second),
+    row("row_54_sentinel_one_of_three_is_left", sentinels::one_of_three_is_left),
+    row("row_55_cluster_slot_moves", clusters::slot_moves),
+    row("row_55_cluster_node_is_killed", clusters::node_is_killed),
+    row("row_55_cluster_node_without_replica_is_killed", clusters::node_without_replica_is_killed),
+    row("row_55_cluster_is_found_through_any_node", clusters::is_found_through_any_node),
+    row("row_55_cluster_restarts_empty", clusters::restarts_empty),
     alone("row_14_redis_is_killed", redis_gone::killed),
     alone("row_15_redis_is_slow", redis_gone::slow),
     alone("row_24_redis_costs_the_same", costs::redis_costs_the_same),
@@ -139,18 +151,24 @@ pub fn heard(bench: &Bench) -> Finding {
 /// Plays a row on a fleet under load: the players are in, a crowd asks, and a D has passed.
 fn in_play(rig: &Rig, spec: &Spec, requests_per_second: f64, row: impl FnOnce(&mut Bench) -> Finding) -> Finding {
     let mut bench = rig.bench(spec);
-    bench.fill();
-    let crowd = bench.crowd(requests_per_second);
-    bench.pass(bench.news());
-    let found = row(&mut bench);
-    drop(crowd);
-    let (inside, tally) = (bench.origin.inside(), bench.origin.tally());
-    let mut found = found.and(heard(&bench));
-    // Otherwise no active user could have been rejected.
-    found.check(tally.rejected > 0, || format!("nobody was rejected while {inside} were in: {tally:?}"));
-    found.check(tally.by_news > 0, || "nobody was known by news alone".into());
+    let found = under_load(&mut bench, requests_per_second, row);
     if found.wrong == 0 {
         rig.keep(bench);
     }
+    found
+}
+
+/// The same on a bench of the row's own.
+fn under_load(bench: &mut Bench, requests_per_second: f64, row: impl FnOnce(&mut Bench) -> Finding) -> Finding {
+    bench.fill();
+    let crowd = bench.crowd(requests_per_second);
+    bench.pass(bench.news());
+    let found = row(bench);
+    drop(crowd);
+    let (inside, tally) = (bench.origin.inside(), bench.origin.tally());
+    let mut found = found.and(heard(bench));
+    // Otherwise no active user could have been rejected.
+    found.check(tally.rejected > 0, || format!("nobody was rejected while {inside} were in: {tally:?}"));
+    found.check(tally.by_news > 0, || "nobody was known by news alone".into());
     found
 }

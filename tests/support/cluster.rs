@@ -57,6 +57,23 @@ impl Cluster {
         self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect()
     }
 
+    /// Where `headcount` finds the nodes, as a URL.
+    pub fn url(&self) -> String {
+        format!("redis-cluster://{}", self.addresses().join(","))
+    }
+
+    /// Waits until the owner of a slot takes writes; returns it. `key` is a key of the slot that the caller does not
+    /// need.
+    pub fn wait_for_writes(&self, key: &str) -> usize {
+        let slot = wait_for("a node that answers", || {
+            self.nodes.iter().find_map(|node| node.try_ask(&["CLUSTER", "KEYSLOT", key]).ok())
+        });
+        wait_for("an owner that takes writes", || {
+            let owner = self.owner(slot)?;
+            self.nodes[owner].try_ask::<()>(&["SET", key, "1"]).ok().map(|()| owner)
+        })
+    }
+
     /// Waits until all slots have a node that answers, and all replicas have their masters' data.
     pub fn wait_until_whole(&self) {
         for node in &self.nodes {

@@ -250,6 +250,7 @@ pub struct Redis {
     pub process: Process,
     pub port: u16,
     directory: tempfile::TempDir,
+    arguments: Vec<String>,
 }
 
 impl Redis {
@@ -298,13 +299,20 @@ impl Redis {
 
     fn start_on_in(port: u16, arguments: &[&str], environment: &[(&str, &str)]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
+        let arguments: Vec<_> = arguments.iter().map(|&word| word.to_owned()).collect();
+        let process = Self::launch(port, &arguments, environment, directory.path())?;
+        Some(Self { process, port, directory, arguments })
+    }
+
+    fn launch(port: u16, arguments: &[String], environment: &[(&str, &str)], directory: &Path) -> Option<Process> {
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.args(["--dir", directory.path().to_str().unwrap()]).args(arguments);
+        command.args(["--dir", directory.to_str().unwrap()]).args(arguments);
         command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         // A connection to a free port may reach another server, or itself: only the log shows that this one listens.
-        let log = directory.path().join("redis.log");
+        let log = directory.join("redis.log");
+        let _ = std::fs::remove_file(&log);
         command.arg("--logfile").arg(&log);
         let child = command.spawn().expect("redis-server is needed: ./test installs it");
         let mut process = Process(child);
@@ -314,7 +322,15 @@ impl Redis {
             }
             std::fs::read_to_string(&log).is_ok_and(|log| log.contains("Ready to accept connections")).then_some(true)
         });
-        up.then_some(Self { process, port, directory })
+        up.then_some(process)
+    }
+
+    /// SIGKILL, and a start on the same port, without the data. A node of a cluster still knows the others.
+    pub fn start_again(&mut self) {
+        self.process.signal("-KILL");
+        self.process.wait();
+        let start = || Self::launch(self.port, &self.arguments, &[], self.directory.path());
+        self.process = wait_for("the port to be free", start);
     }
 
     pub fn url(&self) -> String {

@@ -13,8 +13,6 @@ pub struct Watched {
     /// The first is the master at the start.
     pub servers: Vec<Redis>,
     pub sentinels: Vec<Sentinel>,
-    /// More arguments of each Redis server.
-    arguments: Vec<String>,
 }
 
 /// A running sentinel.
@@ -27,27 +25,22 @@ pub struct Sentinel {
 impl Watched {
     /// A master, two replicas and three sentinels. A failover takes about two seconds.
     pub fn start() -> Self {
-        Self::start_with(&[], &[])
-    }
-
-    /// The same, with more arguments of the servers, and more lines of the sentinels' configuration.
-    pub fn start_with(arguments: &[&str], lines: &[&str]) -> Self {
-        let master = Redis::start_with(arguments);
+        let master = Redis::start();
         let port = master.port.to_string();
-        let replica = || Redis::start_with(&[&["--replicaof", "127.0.0.1", &port], arguments].concat());
+        let replica = || Redis::start_with(&["--replicaof", "127.0.0.1", &port]);
         let servers = vec![replica(), replica()];
         for replica in &servers {
             wait_in_step(replica);
         }
         let servers: Vec<_> = std::iter::once(master).chain(servers).collect();
-        let sentinels: Vec<_> = (0..3).map(|_| Sentinel::start(servers[0].port, lines)).collect();
+        let sentinels: Vec<_> = (0..3).map(|_| Sentinel::start(servers[0].port, &[])).collect();
         for sentinel in &sentinels {
             wait_for("the sentinels to know each other", || {
                 let known = |field| sentinel.field(field).parse::<u32>().unwrap_or_default();
                 (known("num-slaves") == 2 && known("num-other-sentinels") == 2).then_some(())
             });
         }
-        Self { servers, sentinels, arguments: arguments.iter().map(|&word| word.to_owned()).collect() }
+        Self { servers, sentinels }
     }
 
     /// The addresses of the sentinels, as `redis.sentinels` takes them.
@@ -72,18 +65,57 @@ impl Watched {
         })
     }
 
-    /// Starts a server again that was killed, empty. The sentinels make it a replica.
-    pub fn start_again(&mut self, server: usize) {
-        let port = self.servers[server].port;
-        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
-        self.servers[server] = wait_for("the port to be free", || Redis::start_on(port, &arguments));
+    /// Waits until another server than this one says that it is a master; returns it.
+    pub fn wait_for_successor(&self, former: usize) -> usize {
+        wait_for("another master", || {
+            let others = (0..self.servers.len()).filter(|&server| server != former);
+            others.into_iter().find(|&server| role(&self.servers[server]) == "master")
+        })
+    }
+
+    /// Waits until all sentinels know the same master, and the other servers are its replicas and have its data;
+    /// returns it. Sentinels need ten seconds to make a replica of a master that was started again, and 21 s to find
+    /// out about a demotion.
+    #[allow(clippy::disallowed_methods)] // Tests wait in real time.
+    pub fn wait_until_settled(&self) -> usize {
+        let begun = std::time::Instant::now();
+        loop {
+            let named: Vec<_> = self.sentinels.iter().map(Sentinel::master_port).collect();
+            let follows = |server: &Redis| {
+                let info = server.try_ask::<String>(&["INFO", "replication"]).unwrap_or_default();
+                info.contains("role:slave")
+                    && info.contains("master_link_status:up")
+                    && info.contains(&format!("master_port:{}\r", named[0]))
+            };
+            let master = self.servers.iter().position(|server| server.port == named[0]);
+            let (masters, others): (Vec<_>, Vec<_>) = self.servers.iter().partition(|server| server.port == named[0]);
+            let is_settled = named.iter().all(|port| *port == named[0])
+                && masters.iter().all(|server| role(server) == "master")
+                && others.iter().all(|server| follows(server));
+            if let Some(master) = master.filter(|_| is_settled) {
+                return master;
+            }
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "the sentinels agree on no master");
+            std::thread::park_timeout(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// Has the sentinels demote the master, which stays up.
+    pub fn fail_over(&self) {
+        wait_for("the sentinels to begin", || self.sentinels[0].ask::<String>(&["SENTINEL", "FAILOVER", MASTER]).ok());
+    }
+
+    /// Where `headcount` finds the sentinels, as a URL.
+    pub fn url(&self) -> String {
+        format!("redis-sentinel://{}/0?sentinelMasterId={MASTER}", self.addresses().join(","))
     }
 }
 
 /// `master` or `slave`, as the server says itself.
+/// Empty if it does not answer.
 pub fn role(server: &Redis) -> String {
-    let role: Vec<redis::Value> = server.ask(&["ROLE"]);
-    redis::from_redis_value_ref(&role[0]).unwrap()
+    let role: Vec<redis::Value> = server.try_ask(&["ROLE"]).unwrap_or_default();
+    role.first().map_or_else(String::new, |role| redis::from_redis_value_ref(role).unwrap())
 }
 
 /// Waits until the replica has all of its master's data.
