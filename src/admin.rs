@@ -3,7 +3,8 @@
 //! ```text
 //! GET    /                  the admin page, which requests everything else
 //! GET    /livez             200 while the process answers
-//! GET    /readyz            200 if this server should receive requests; otherwise 503 and the reason
+//! GET    /readyz            200 if this server should receive requests; otherwise 503 and the reason. A second line
+//!                           names the server of the store, for operators
 //! GET    /metrics           Prometheus text
 //! GET    /api/v1/status     the status of this controller
 //! GET    /api/v1/history    the history of the last 30 minutes, or of ?minutes=N; at most a day
@@ -34,15 +35,15 @@ mod overrides;
 mod page;
 
 use crate::config::ConfigError;
-use crate::headcount::{Headcount, Histogram};
+use crate::headcount::{Headcount, Histogram, SyncStatus};
 use crate::metrics::Metrics;
-use access::Access;
+use access::{Access, IsOperator};
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router, middleware};
+use axum::{Extension, Json, Router, middleware};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use parking_lot::Mutex;
 use std::net::IpAddr;
@@ -110,8 +111,9 @@ impl Headcount {
         let page = Router::new()
             .route("/", get(page::show))
             .fallback(not_found)
-            .layer(middleware::from_fn_with_state(access, access::guard_page));
-        let open = Router::new().route("/livez", get(livez)).route("/readyz", get(readyz));
+            .layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard_page));
+        let readyz = get(readyz).layer(middleware::from_fn_with_state(access, access::mark));
+        let open = Router::new().route("/livez", get(livez)).route("/readyz", readyz);
         Ok(guarded
             .merge(metrics)
             .merge(page)
@@ -147,11 +149,22 @@ async fn livez() -> &'static str {
     "alive\n"
 }
 
-async fn readyz(State(admin): State<Admin>) -> (StatusCode, String) {
+async fn readyz(
+    State(admin): State<Admin>,
+    Extension(IsOperator(is_operator)): Extension<IsOperator>,
+) -> (StatusCode, String) {
+    let store = if is_operator { store_of(&admin.headcount.status().sync) } else { String::new() };
     match admin.headcount.not_ready_because() {
-        None => (StatusCode::OK, "ready\n".into()),
-        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
+        None => (StatusCode::OK, format!("ready\n{store}")),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n{store}")),
     }
+}
+
+/// A line with the server of the store, if there is one.
+fn store_of(sync: &SyncStatus) -> String {
+    let Some(server) = &sync.server else { return String::new() };
+    let rounds = if sync.ok { "the last round succeeded" } else { "the last round failed" };
+    format!("store: {} at {server}; {rounds}; failovers seen: {}\n", sync.store, sync.failovers)
 }
 
 async fn status(State(admin): State<Admin>) -> Response {

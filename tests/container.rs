@@ -6,10 +6,11 @@ mod support;
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use std::process::{Command, Output};
-use support::{Server, get, program};
+use std::process::{Command, Output, Stdio};
+use support::{Process, Server, get, program, wait_for};
 use tempfile::{TempDir, tempdir};
 
 const NOBODY: u32 = 65_532;
@@ -281,6 +282,147 @@ fn compose_starts_three_servers_and_nginx_with_the_printed_recipe() {
     let mut nginx = Command::new("nginx");
     let tested = nginx.args(["-t", "-p"]).arg(place.path()).args(["-c", "whole.conf"]).output().unwrap();
     assert!(tested.status.success(), "{}", said(&tested));
+}
+
+/// The servers of an overlay of `compose.yml`, each on a port of its own instead of a host of its own.
+struct Overlay {
+    services: BTreeMap<String, Value>,
+    ports: BTreeMap<String, u16>,
+    processes: BTreeMap<String, Process>,
+    directory: TempDir,
+}
+
+impl Overlay {
+    /// Starts all servers of Redis, and the sentinels, with their own commands.
+    fn start(name: &str) -> Self {
+        let [overlay] = &documents(name)[..] else { panic!("one document") };
+        let services: BTreeMap<_, _> = overlay["services"].as_object().unwrap().clone().into_iter().collect();
+        let stores = services.keys().filter(|name| name.starts_with("redis") || name.starts_with("sentinel"));
+        let ports = stores.map(|name| (name.clone(), free_port())).collect();
+        let (processes, directory) = (BTreeMap::new(), tempdir().unwrap());
+        let mut overlay = Self { services, ports, processes, directory };
+        for name in overlay.ports.clone().into_keys() {
+            let process = overlay.run(&name);
+            overlay.processes.insert(name, Process(process));
+        }
+        overlay
+    }
+
+    /// Runs the command of a service here.
+    fn run(&self, name: &str) -> std::process::Child {
+        let words = self.services[name]["command"].as_array().unwrap().iter();
+        let words: Vec<_> = words.map(|word| self.local(word.as_str().unwrap())).collect();
+        let directory = self.directory.path().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        let mut command = Command::new(&words[0]);
+        command.current_dir(&directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let port = self.ports.get(name).map(u16::to_string).unwrap_or_default();
+        match words[0].as_str() {
+            "redis-server" => {
+                let mut words: Vec<_> = words.into_iter().skip(1).collect();
+                if let Some(at) = words.iter().position(|word| word == "--replicaof") {
+                    words[at + 2] = self.ports["redis"].to_string();
+                }
+                command.args(words).args(["--bind", "127.0.0.1", "--port", &port]);
+            }
+            "sh" => {
+                let text = words[2].replace("/tmp/", "./");
+                let own = format!("'bind 127.0.0.1' 'port {port}'");
+                command.arg("-c").arg(text.replace("'port 26379'", &own));
+            }
+            _ => _ = command.args(&words[1..]),
+        }
+        command.spawn().unwrap()
+    }
+
+    /// The same text with addresses of this machine.
+    fn local(&self, text: &str) -> String {
+        if self.ports.contains_key(text) {
+            return "127.0.0.1".into();
+        }
+        self.ports.iter().fold(text.to_owned(), |text, (name, port)| {
+            let here = format!("127.0.0.1:{port}");
+            let text = text.replace(&format!("{name}:6379"), &here).replace(&format!("{name}:26379"), &here);
+            text.replace(&format!(" {name} 6379"), &format!(" 127.0.0.1 {port}"))
+        })
+    }
+
+    /// A server of headcount with the overlay's environment, after its first round.
+    fn headcount(&self, state: &Path) -> Server {
+        let servers = ["headcount-1", "headcount-2", "headcount-3"].map(|name| &self.services[name]["environment"]);
+        assert!(servers[0] == servers[1] && servers[0] == servers[2]);
+        let of = servers[0].as_object().unwrap().iter();
+        let mut environment: BTreeMap<_, _> = of.map(|(key, text)| (key, self.local(text.as_str().unwrap()))).collect();
+        let (key, every) = ("HEADCOUNT__TOKEN__SECRET".to_owned(), "HEADCOUNT__FLEET__SYNC_EVERY".to_owned());
+        environment.insert(&key, "the key of the fleet".into());
+        environment.insert(&every, "50ms".into());
+        let environment: Vec<_> = environment.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let server = Server::start(state, &["--max-active-users", "5"], &environment);
+        wait_for("a round", || (server.status()["sync"]["ok"] == true).then_some(()));
+        server
+    }
+
+    /// The service that a server of headcount talks to.
+    fn store_of(&self, server: &Server) -> Option<&str> {
+        let address = server.status()["sync"]["server"].as_str()?.to_owned();
+        let found = self.ports.iter().find(|(_, port)| address == format!("127.0.0.1:{port}"))?;
+        Some(found.0)
+    }
+}
+
+/// A port that is free, and of which a node of a cluster can use the one 10,000 above.
+fn free_port() -> u16 {
+    loop {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if port < 55_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
+            return port;
+        }
+    }
+}
+
+#[test]
+fn the_sentinels_of_compose_lead_to_the_master_and_to_its_successor() {
+    let (state, overlay) = (tempdir().unwrap(), Overlay::start("compose.sentinel.yml"));
+    assert_eq!(overlay.processes.len(), 6);
+    let server = overlay.headcount(state.path());
+    assert_eq!(overlay.store_of(&server), Some("redis"));
+    assert_eq!(server.check("alice").status, 200);
+    // The sentinels know each other and the replicas.
+    for sentinel in ["sentinel-1", "sentinel-2", "sentinel-3"] {
+        wait_for("a sentinel that knows the others", || {
+            let mut client = redis::Client::open(format!("redis://127.0.0.1:{}", overlay.ports[sentinel])).unwrap();
+            let mut ask = redis::cmd("SENTINEL");
+            let fields: BTreeMap<String, String> = ask.arg("MASTER").arg("mymaster").query(&mut client).ok()?;
+            (fields["num-slaves"] == "2" && fields["num-other-sentinels"] == "2").then_some(())
+        });
+    }
+    overlay.processes["redis"].signal("-KILL");
+    let successor = wait_for("a successor", || {
+        let store = overlay.store_of(&server).filter(|store| *store != "redis")?;
+        (server.status()["sync"]["ok"] == true).then(|| store.to_owned())
+    });
+    assert!(["redis-2", "redis-3"].contains(&successor.as_str()), "{successor}");
+    assert!(["seen", "active"].contains(&server.decide("alice").as_str()));
+    let ready = get(server.admin, "/readyz", &[]);
+    let store = format!("store: redis at 127.0.0.1:{}; the last round", overlay.ports[&successor]);
+    assert!(ready.body.starts_with("ready\n") && ready.body.contains(&store), "{ready:?}");
+    assert!(ready.body.ends_with("failovers seen: 1\n"), "{ready:?}");
+    let probe = get(server.admin, "/readyz", &[("Host", "probe.example")]);
+    assert_eq!((probe.status, probe.body.as_str()), (200, "ready\n"), "only operators learn where the store is");
+}
+
+#[test]
+fn the_nodes_of_compose_become_a_cluster() {
+    let (state, overlay) = (tempdir().unwrap(), Overlay::start("compose.cluster.yml"));
+    assert_eq!(overlay.processes.len(), 6);
+    for port in overlay.ports.values() {
+        wait_for("a node", || std::net::TcpStream::connect(("127.0.0.1", *port)).ok());
+    }
+    let made = overlay.run("cluster").wait().unwrap();
+    assert!(made.success(), "{made}");
+    let server = overlay.headcount(state.path());
+    assert!(["redis", "redis-2", "redis-3"].contains(&overlay.store_of(&server).unwrap()));
+    assert_eq!(server.check("alice").status, 200);
 }
 
 #[test]

@@ -83,7 +83,8 @@ async fn a_demoted_master_is_left_at_once_though_its_connection_stays_up() {
     node.rounds_until_success().await;
     let connections = node.headcount.status().sync.connections;
     let to = watched.servers[1].port.to_string();
-    let _: String = watched.servers[0].ask(&["FAILOVER", "TO", "127.0.0.1", &to]);
+    let order = ["FAILOVER", "TO", "127.0.0.1", &to];
+    support::wait_for("the replica to be online", || watched.servers[0].try_ask::<String>(&order).ok());
     support::wait_for("the demotion", || (role(&watched.servers[0]) == "slave").then_some(()));
     // The sentinels do not know it yet: they find out after 21 s. The demoted master names its successor.
     assert_eq!(node.round().await, Outcome::Failure);

@@ -6,6 +6,8 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Output, Stdio};
+use support::cluster::Cluster;
+use support::sentinels::Watched;
 use support::{Process, Redis, Server, get, program, wait_for};
 use tempfile::tempdir;
 
@@ -272,6 +274,41 @@ fn a_live_validation_finds_what_is_wrong_with_redis() {
     assert!(code == Some(1) && text.contains("replica"), "{text}");
     let (code, text) = live("redis://127.0.0.1:1/0");
     assert!(code == Some(1) && text.contains("error    it cannot be reached"), "{text}");
+}
+
+#[test]
+fn a_live_validation_names_the_server_and_why_it_is_this_one() {
+    let state = tempdir().unwrap();
+    let file = state.path().join("headcount.toml");
+    let live = |redis: &str| {
+        let text =
+            format!("[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\n{redis}\n");
+        std::fs::write(&file, text).unwrap();
+        let output = run(state.path(), &["validate", "--live", "-c", file.to_str().unwrap()]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let watched = Watched::start();
+    let sentinels = format!("sentinels = {:?}\nmaster = 'mymaster'", watched.addresses());
+    let (code, text) = live(&sentinels);
+    let port = watched.servers[0].port;
+    let words =
+        format!("ok       reachable at 127.0.0.1:{port}, which the sentinels name as the master mymaster; a round");
+    assert!(code == Some(0) && text.contains(&words), "{text}");
+    assert!(text.contains("ok       version 7.") && text.contains(", a master with 2 replicas"), "{text}");
+    let (code, text) = live(&sentinels.replace("mymaster", "another"));
+    assert!(code == Some(1) && text.contains("no master is named \"another\": see redis.master"), "{text}");
+
+    let cluster = Cluster::start();
+    let nodes = format!("cluster = {:?}", cluster.addresses());
+    let (code, text) = live(&nodes);
+    let (slot, owner) = (5718, cluster.owner(5718).unwrap());
+    let port = cluster.nodes[owner].port;
+    let words = format!("ok       reachable at 127.0.0.1:{port}, which owns slot {slot} of the cluster; a round trip");
+    assert!(code == Some(0) && text.contains(&words), "{text}");
+    assert!(text.contains(", a master with 1 replica\n"), "{text}");
+    let alone = Redis::start_with(&["--cluster-enabled", "yes"]);
+    let (code, text) = live(&format!("cluster = ['127.0.0.1:{}']", alone.port));
+    assert!(code == Some(1) && text.contains("no node owns slots"), "{text}");
 }
 
 #[test]

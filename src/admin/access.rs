@@ -246,6 +246,17 @@ pub(super) async fn guard_metrics(State(access): State<Arc<Access>>, request: Re
     if access.open_metrics { next.run(request).await } else { guard(State(access), request, next).await }
 }
 
+/// Whether a request that everybody may send comes from an operator.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IsOperator(pub(super) bool);
+
+/// Passes every request on, and says whether [`guard`] would have.
+pub(super) async fn mark(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
+    let is_operator = IsOperator(access.check(&request).is_ok());
+    request.extensions_mut().insert(is_operator);
+    next.run(request).await
+}
+
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => {

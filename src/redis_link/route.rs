@@ -3,6 +3,8 @@
 use super::Links;
 use super::cluster::Cluster;
 use super::link::{Failure, RedisLink};
+#[cfg(feature = "server")]
+use super::place::Place;
 use crate::store_error::StoreError;
 use redis::RedisError;
 use redis::aio::MultiplexedConnection;
@@ -101,6 +103,17 @@ impl<'c> Route<'c> {
     /// Returns the server of the current connection, or of the last one.
     pub(crate) fn server(&self) -> Option<String> {
         self.link()?.server().map(|server| server.to_string())
+    }
+
+    /// Returns the same server, and why it is this one.
+    #[cfg(feature = "server")]
+    pub(crate) fn server_and_why(&self) -> Option<String> {
+        let (link, server) = (self.link()?, self.server()?);
+        Some(match (self.links, link.place()) {
+            (Links::Cluster(_), _) => format!("{server}, which owns slot {} of the cluster", self.slot),
+            (Links::One(_), Place::Master(_)) => format!("{server}, which the sentinels name as {}", link.place()),
+            (Links::One(_), Place::One(_)) => server,
+        })
     }
 
     fn link(&self) -> Option<Arc<RedisLink>> {

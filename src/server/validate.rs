@@ -195,7 +195,11 @@ impl RedisFindings {
         let answer = call("PING").await;
         let took = began.elapsed();
         self.findings.push(match answer {
-            Ok(_) => Finding::Well(format!("reachable, {:.1} ms for a round trip", took.as_secs_f64() * 1000.0)),
+            Ok(_) => Finding::Well(format!(
+                "reachable at {}; a round trip takes {:.1} ms",
+                route.server_and_why().unwrap_or_default(),
+                took.as_secs_f64() * 1000.0
+            )),
             Err(error) => Finding::Error(error.to_string()),
         });
 
@@ -281,10 +285,15 @@ impl RedisFindings {
 
     fn info(&mut self, info: &InfoDict) {
         let text = |key: &str| info.get::<String>(key).unwrap_or_default();
-        self.findings.push(Finding::Well(format!("version {}", text("redis_version"))));
-        if text("role") == "slave" {
-            self.findings.push(Finding::Error("it is a replica, which refuses writes: use the primary instead".into()));
-        }
+        let replicas = match text("connected_slaves").as_str() {
+            "0" => "without replicas".to_owned(),
+            "1" => "with 1 replica".to_owned(),
+            replicas => format!("with {replicas} replicas"),
+        };
+        self.findings.push(match text("role").as_str() {
+            "slave" => Finding::Error("it is a replica, which refuses writes: use the master instead".into()),
+            _ => Finding::Well(format!("{}, a master {replicas}", engine(info))),
+        });
         let (policy, most) = (text("maxmemory_policy"), info.get::<u64>("maxmemory").unwrap_or_default());
         self.findings.push(match (policy.as_str(), most) {
             (_, 0) => Finding::Well("no memory limit".into()),
@@ -298,6 +307,15 @@ impl RedisFindings {
             )),
         });
     }
+}
+
+/// Returns the engine and its version. Others say which version of Redis they resemble, too.
+fn engine(info: &InfoDict) -> String {
+    let version = |key| info.get::<String>(key);
+    let redis = version("redis_version").unwrap_or_default();
+    let others = [("valkey_version", "Valkey"), ("dragonfly_version", "Dragonfly")];
+    let other = others.into_iter().find_map(|(key, name)| Some(format!("{name} {}", version(key)?)));
+    other.map_or_else(|| format!("version {redis}"), |other| format!("{other}, which speaks as Redis {redis}"))
 }
 
 /// Reads the newest value of another generation. Returns the key that fits: `None` for the current one, or the index of

@@ -5,6 +5,7 @@ use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::report::Finding;
 use crate::support::sentinels::Watched;
+use crate::support::wait_for;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -77,7 +78,9 @@ impl Fault {
             Self::Demoted if turn.is_multiple_of(2) => watched.fail_over(),
             Self::Demoted => {
                 let other = watched.servers[(former + 1) % 3].port.to_string();
-                let _: String = master.ask(&["FAILOVER", "TO", "127.0.0.1", &other]);
+                // The master may not have heard yet that the replica has everything.
+                let order = ["FAILOVER", "TO", "127.0.0.1", &other];
+                wait_for("the replica to be online", || master.try_ask::<String>(&order).ok());
             }
             Self::Frozen => master.process.pause(),
             Self::AheadOfReplicas => {
