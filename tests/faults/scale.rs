@@ -7,6 +7,7 @@ use crate::Rig;
 use crate::bench::{self, Bench, SECRET, Spec};
 use crate::clients::Clients;
 use crate::origin::Heard;
+use crate::support::cluster::Cluster;
 use crate::support::{Monitor, Redis, request};
 use hdrhistogram::Histogram;
 use headcount::Headcount;
@@ -160,6 +161,8 @@ struct Fleet {
     clients: usize,
     /// `fleet.news_every`.
     news_every: &'static str,
+    /// Whether the store is a cluster of three masters with a replica each. All servers use one of the masters.
+    in_cluster: bool,
 }
 
 impl Fleet {
@@ -169,16 +172,21 @@ impl Fleet {
             (0, clients) => format!("{clients} clients"),
             (processes, clients) => format!("{processes} processes and {clients} clients"),
         };
-        format!("{servers}, news_every {}", self.news_every)
+        let store = if self.in_cluster { ", in a cluster" } else { "" };
+        format!("{servers}{store}, news_every {}", self.news_every)
     }
 }
 
 const fn fleet(processes: usize, clients: usize, news_every: &'static str) -> Fleet {
-    Fleet { processes, clients, news_every }
+    Fleet { processes, clients, news_every, in_cluster: false }
+}
+
+const fn in_cluster(processes: usize, clients: usize) -> Fleet {
+    Fleet { in_cluster: true, ..fleet(processes, clients, "auto") }
 }
 
 /// There is room, so a beat takes 250 ms by default.
-const FLEETS: [Fleet; 8] = [
+const FLEETS: [Fleet; 11] = [
     fleet(8, 0, "auto"),
     fleet(8, 0, "100ms"),
     fleet(50, 0, "auto"),
@@ -187,6 +195,9 @@ const FLEETS: [Fleet; 8] = [
     fleet(50, 200, "auto"),
     fleet(50, 200, "100ms"),
     fleet(0, 1000, "auto"),
+    in_cluster(8, 0),
+    in_cluster(0, 200),
+    in_cluster(0, 1000),
 ];
 
 /// Measures all fleets whose name begins with `wanted`, writes the file, and says what is in it.
@@ -210,8 +221,9 @@ pub fn million(rig: &Rig) {
 }
 
 fn measure(rig: &Rig, fleet: &Fleet) -> serde_json::Value {
-    println!("{} on one Redis, {:?}", fleet.name(), SETTLING + MEASURED + MONITORED + TAIL);
-    let &Fleet { processes, clients, news_every } = fleet;
+    println!("{}, {:?}", fleet.name(), SETTLING + MEASURED + MONITORED + TAIL);
+    let &Fleet { processes, clients, news_every, in_cluster } = fleet;
+    let cluster = in_cluster.then(Cluster::start);
     let mut bench = Bench::empty(
         rig.runtime.handle(),
         Spec {
@@ -227,9 +239,10 @@ fn measure(rig: &Rig, fleet: &Fleet) -> serde_json::Value {
             ..Spec::default()
         },
     );
-    let url = bench.redis.url();
+    let url = cluster.as_ref().map_or_else(|| bench.redis.url(), Cluster::url);
     (0..processes).for_each(|place| bench.start_server_with(place, &[], &url));
     let bench = bench;
+    let redis = cluster.as_ref().map_or(&bench.redis, owner);
     let (over, arriving, admitted) = (AtomicBool::new(false), AtomicBool::new(true), AtomicU64::new(0));
     let news = Mutex::new(Histogram::<u64>::new_with_bounds(1, 120_000, 3).expect("good bounds"));
     let mut members: Vec<_> =
@@ -250,7 +263,7 @@ fn measure(rig: &Rig, fleet: &Fleet) -> serde_json::Value {
         }
         scope.spawn(|| arrive(&members, &observers, &arriving, &admitted, &bench));
         let _over = SetAtLast(&over);
-        listen(&members, &bench, &arriving, &admitted)
+        listen(&members, &bench, redis, &arriving, &admitted)
     });
     let news = news.into_inner();
     let seconds = |millis: f64| millis / 1e3;
@@ -263,6 +276,12 @@ fn measure(rig: &Rig, fleet: &Fleet) -> serde_json::Value {
         "p50": seconds(news.value_at_quantile(0.5) as f64), "p99": seconds(news.value_at_quantile(0.99) as f64),
     });
     row
+}
+
+/// The node that has the servers' keys.
+fn owner(cluster: &Cluster) -> &Redis {
+    let slot = cluster.slot_of("headcount:{default}:generations");
+    &cluster.nodes[cluster.owner(slot).expect("an owner")]
 }
 
 /// Tells other threads to stop, also after a panic.
@@ -334,7 +353,13 @@ fn watch(member: &Member, waiting: &Waiting, news: &Mutex<Histogram<u64>>, over:
 }
 
 /// The figures of one fleet, from its settling to the arrival of its last news.
-fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &AtomicU64) -> serde_json::Value {
+fn listen(
+    members: &[Member],
+    bench: &Bench,
+    redis: &Redis,
+    arriving: &AtomicBool,
+    admitted: &AtomicU64,
+) -> serde_json::Value {
     let bar = ProgressBar::new((SETTLING + MEASURED + MONITORED + TAIL).as_secs());
     let pass = |time: Duration| {
         for _ in 0..time.as_secs() {
@@ -343,13 +368,13 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
         }
     };
     pass(SETTLING);
-    let (costs, sync) = (Costs::so_far(&bench.redis), sync_of_all(members, bench));
+    let (costs, sync) = (Costs::so_far(redis), sync_of_all(members, bench));
     let (began, before) = (bench.origin.now(), admitted.load(Relaxed));
     pass(MEASURED);
     let seconds = (bench.origin.now() - began).as_secs_f64();
-    let (costs, sync_then) = (costs.since(&bench.redis, seconds), sync_of_all(members, bench));
+    let (costs, sync_then) = (costs.since(redis, seconds), sync_of_all(members, bench));
     let newcomers = (admitted.load(Relaxed) - before) as f64 / seconds;
-    let w = work(bench, || pass(MONITORED));
+    let w = work(redis, || pass(MONITORED));
     let status = members[0].status(bench);
     assert_eq!(status["nodes"], members.len(), "all of them are one fleet");
     arriving.store(false, Relaxed);
@@ -372,18 +397,18 @@ fn listen(members: &[Member], bench: &Bench, arriving: &AtomicBool, admitted: &A
 
 /// w: the time between a server's look and the write that follows it, by Redis's monitor; in ascending order. Empty if
 /// nothing is written meanwhile.
-fn work(bench: &Bench, pass: impl FnOnce()) -> Vec<f64> {
+fn work(redis: &Redis, pass: impl FnOnce()) -> Vec<f64> {
     let look = concat!(include_str!("../../lua/versions.lua"), include_str!("../../lua/look.lua"));
     let look = redis::Script::new(look).get_hash().to_owned();
     let write = redis::Script::new(include_str!("../../lua/write.lua")).get_hash().to_owned();
-    let mut monitor = Monitor::start(&bench.redis);
+    let mut monitor = Monitor::start(redis);
     let (mut looks, mut times) = (HashMap::new(), Vec::new());
     let end = "the monitor's end";
     // It is read as it arrives, or Redis would keep all of it in memory.
     let lines = thread::scope(|scope| {
         let lines = scope.spawn(|| monitor.lines_until(end));
         pass();
-        let _: String = bench.redis.ask(&["ECHO", end]);
+        let _: String = redis.ask(&["ECHO", end]);
         lines.join().expect("lines that end")
     });
     for line in lines {

@@ -14,6 +14,9 @@ const SELDOM: Duration = Duration::from_millis(20);
 /// The longest time from when a new master takes writes until all servers are in step with it.
 const IN_STEP_WITHIN: Duration = Duration::from_secs(3);
 
+/// A key that the master has, and its successor has not.
+const LOST: &str = "probe";
+
 /// What happens to the master.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
@@ -58,6 +61,10 @@ fn play(rig: &Rig, fault: Fault, turns: u64) -> Finding {
             let begun = bench.origin.now();
             fault.begin(&watched, former, bench, turn);
             let master = watched.wait_for_successor(former);
+            if matches!(fault, Fault::AheadOfReplicas) {
+                let lost: Option<String> = watched.servers[master].ask(&["GET", LOST]);
+                found.check(lost.is_none(), || format!("turn {turn}: the replica lacks nothing"));
+            }
             goes_on(&mut found, bench, &watched, master, &format!("turn {turn}"));
             bench.origin.reunited();
             fault.end(&mut watched, former, bench, begun);
@@ -89,6 +96,7 @@ impl Fault {
                     let _: String = watched.servers[replica].ask(&["REPLICAOF", "127.0.0.1", "1"]);
                 }
                 bench.pass(SECOND);
+                let _: () = master.ask(&["SET", LOST, "1"]);
                 master.process.signal("-KILL");
             }
         }
