@@ -720,3 +720,59 @@ fn a_newcomer_of_one_process_is_known_to_another_before_the_next_round() {
     assert_eq!(sync["beat_every_seconds"], 0.25, "nobody is rejected here");
     assert!(sync["last_beat_seconds"].as_f64() < Some(20.0), "{sync}");
 }
+
+/// The servers leave a replaced master one after another, and what it has taken since is lost.
+#[tokio::test]
+async fn who_was_admitted_while_the_servers_had_two_masters_is_known_to_all() {
+    for seed in 0..200 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let clock = clock();
+        let former = MemoryStore::with_clock(Arc::clone(&clock));
+        let tenth = SECOND / 10;
+        let start = |_| {
+            let configure = |builder: headcount::Builder| builder.slots(30).window(30 * SECOND).sync_every(tenth);
+            Node::start(former.clone(), &clock, |builder| configure(builder).seed(rng.u64(..)))
+        };
+        let mut nodes: Vec<_> = (0..5).map(start).collect();
+        let (mut admitted, mut master) = (Vec::new(), None);
+        let begun = clock.monotonic();
+        let since = |clock: &ManualClock| clock.monotonic() - begun;
+        let replaced_at = Duration::from_millis(rng.u64(5000..7000));
+        let leaves: Vec<_> = (0..5).map(|_| replaced_at + Duration::from_millis(rng.u64(0..2500))).collect();
+        let mut rounds: Vec<_> = (0..5).map(|_| Duration::from_millis(rng.u64(0..100))).collect();
+        let mut beats: Vec<_> = (0..5).map(|_| Duration::from_millis(rng.u64(0..100))).collect();
+        while since(&clock) < replaced_at + 5 * SECOND {
+            clock.advance(SECOND / 100);
+            let now = since(&clock);
+            if now >= replaced_at {
+                let master = master.get_or_insert_with(|| former.backup());
+                for (node, _) in nodes.iter_mut().zip(&leaves).filter(|(_, leaves)| now >= **leaves) {
+                    node.store = master.clone();
+                }
+            }
+            if now > 2 * SECOND && now < replaced_at + 3 * SECOND && rng.u8(..5) == 0 {
+                let (user, place) = (format!("user {}", admitted.len()), rng.usize(..5));
+                if nodes[place].headcount.admit(&user).is_admitted() {
+                    admitted.push((user, place, now));
+                }
+            }
+            for place in 0..5 {
+                if now >= rounds[place] {
+                    rounds[place] += tenth + Duration::from_millis(rng.u64(0..40)) - tenth / 5;
+                    nodes[place].round().await;
+                }
+                if now >= beats[place] {
+                    beats[place] += tenth;
+                    nodes[place].beat().await;
+                }
+            }
+        }
+        assert!(admitted.len() > 50, "{}", admitted.len());
+        for (user, at, when) in &admitted {
+            for (place, node) in nodes.iter().enumerate() {
+                let what = format!("seed {seed}: {place} does not know {user}, whom {at} has admitted at {when:?}");
+                assert!(node.knows(user), "{what}; replaced at {replaced_at:?}, left at {leaves:?}");
+            }
+        }
+    }
+}

@@ -263,6 +263,70 @@ fn every_sql_file_says_what_it_takes_and_returns_and_why_it_is_atomic() {
     }
 }
 
+/// The commands that scripts may use, by what they were found to be allowed in: Redis 7.0 and 8.2 and Valkey 8.1 run
+/// them in the tests. KeyDB lists them in `server.cpp` without `no-script`, and Dragonfly in its families of commands
+/// without `NOSCRIPT`. (Dragonfly forbids `ROLE`, `SCRIPT` and `AUTH`, and all engines what waits or subscribes.)
+const COMMANDS_IN_SCRIPTS: [&str; 34] = [
+    "APPEND",
+    "DEL",
+    "GET",
+    "GETRANGE",
+    "HDEL",
+    "HGET",
+    "HGETALL",
+    "HLEN",
+    "HMGET",
+    "HSET",
+    "HSTRLEN",
+    "LLEN",
+    "LPUSH",
+    "LRANGE",
+    "LSET",
+    "LTRIM",
+    "MGET",
+    "PERSIST",
+    "PEXPIRE",
+    "PTTL",
+    "RENAME",
+    "RPUSH",
+    "SET",
+    "STRLEN",
+    "TIME",
+    "TYPE",
+    "ZADD",
+    "ZCOUNT",
+    "ZRANGE",
+    "ZREM",
+    "ZREMRANGEBYSCORE",
+    "ZREVRANGE",
+    "ZREVRANGEBYSCORE",
+    "ZSCORE",
+];
+
+/// Engines that split their keys among threads or nodes let a script use only the keys that its call names.
+#[test]
+fn scripts_use_commands_that_every_engine_allows_on_keys_that_the_call_names() {
+    let mut scripts: Vec<_> = files(Path::new("lua"), ".lua");
+    scripts.push("src/server/validate.rs".into());
+    let mut calls = 0;
+    for path in scripts {
+        let text = fs::read_to_string(&path).unwrap();
+        let parts = text.split("redis.call").chain(text.split("redis.pcall").skip(1));
+        for call in parts.filter_map(|part| part.strip_prefix("('")) {
+            let (command, rest) = call.split_once('\'').unwrap();
+            assert!(COMMANDS_IN_SCRIPTS.contains(&command), "{}: {command}", path.display());
+            calls += 1;
+            if command == "TIME" {
+                continue;
+            }
+            let key = rest.trim_start_matches([',', ' ', '\\', '\n']).split([',', ')', '[']).next().unwrap();
+            let is_named = ["KEYS", "key", "ledger", "log", "slot", "st.key", "staged", "step.key"].contains(&key);
+            assert!(is_named, "{}: {command} {key}", path.display());
+        }
+    }
+    assert!(calls > 80, "{calls}");
+}
+
 #[test]
 fn the_quickstart_is_short_and_stands_in_the_readme() {
     let example = fs::read_to_string("examples/quickstart.rs").unwrap();

@@ -2,11 +2,14 @@
 --
 -- Numbers in Lua are doubles, exact up to 2^53. An instant is therefore two numbers, seconds and nanoseconds, and the
 -- policies compute with distances between instants, which are exact up to 104 days.
+--
+-- Dragonfly has Lua 5.4, where numbers without a fraction are integers of 64 bits, which wrap around. So the large
+-- constants here are written as doubles, and every number is read as one.
 local floor, ceil, fmod, max, min = math.floor, math.ceil, math.fmod, math.max, math.min
 local format, match = string.format, string.match
 local NEVER = math.huge
-local EXACT = 9007199254740992
-local SECOND = 1000000000
+local EXACT = 9007199254740992.0
+local SECOND = 1e9
 -- The last instant that the library can represent: 2^64 - 1 ns.
 local LAST_S, LAST_N, LAST = 18446744073, 709551615, 18446744073709551615
 
@@ -98,7 +101,7 @@ end
 local function number(word)
   local found = word and tonumber(word)
   -- The bounds exclude infinite numbers and NaN.
-  return found and found >= -LAST and found <= LAST and found or nil
+  return found and found >= -LAST and found <= LAST and found * 1.0 or nil
 end
 
 -- Grants `cost` permits. They may be used after `wait`, which is at the instant act_s, act_n. `mark` is what a policy

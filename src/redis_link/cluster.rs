@@ -154,9 +154,12 @@ impl Table {
 async fn ask(mut line: Connection, node: Address, prefers_names: bool) -> Result<Vec<Owner>, StoreError> {
     let nodes = redis::cmd("CLUSTER").arg("NODES").query_async::<String>(&mut line.connection).await;
     let nodes = nodes.map_err(|error| match error.detail() {
-        Some(words) if words.contains("cluster support disabled") => StoreError::refused(
-            "this server is not a node of a Redis Cluster: name it in redis.url instead of redis.cluster",
-        ),
+        // The second is what Dragonfly says.
+        Some(words) if words.contains("cluster support disabled") || words.contains("Cluster is disabled") => {
+            StoreError::refused(
+                "this server is not a node of a Redis Cluster: name it in redis.url instead of redis.cluster",
+            )
+        }
         _ => classify::error(&error),
     })?;
     let owners: Vec<_> = nodes.lines().filter_map(|line| owner(line, &node, prefers_names)).collect();

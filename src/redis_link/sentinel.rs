@@ -3,8 +3,8 @@
 //! The sentinels count the failovers of a master in its *configuration epoch*. A sentinel that was cut off from the
 //! others may name the former master, with a lower epoch. So several sentinels are asked, and the highest epoch counts.
 //!
-//! A former master may not know for ten seconds that the sentinels have replaced it: it keeps its connections, and takes
-//! writes that will be lost. So the sentinels are asked again while a connection is in use.
+//! A former master may not know for ten seconds that the sentinels have replaced it: it keeps its connections, and
+//! takes writes that will be lost. So the sentinels are asked again while a connection is in use.
 //!
 //! Source: "Guidelines for Redis clients with support for Redis Sentinel", Redis documentation.
 
