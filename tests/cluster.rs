@@ -111,6 +111,22 @@ async fn a_dead_node_is_replaced_by_its_replica_and_without_one_the_way_out_is_n
 }
 
 #[tokio::test]
+async fn the_shards_of_one_key_lie_on_all_nodes() {
+    let cluster = Cluster::start_with(3, false);
+    let connection = RedisConnection::configured(&of(&cluster.addresses())).unwrap();
+    let policy = token_bucket(Rate::per_hour(1), 32);
+    let limiter = Limiter::builder(&connection, "hot", policy).time_limit(Duration::from_secs(5)).shards(16);
+    let limiter = limiter.build().unwrap();
+    let mut allowed = 0;
+    for _ in 0..400 {
+        allowed += u32::from(limiter.ask("everybody", Ask::ONE).await.unwrap().is_allowed());
+    }
+    assert_eq!(allowed, 32);
+    let keys: Vec<u64> = cluster.nodes.iter().map(|node| node.ask(&["DBSIZE"])).collect();
+    assert!(keys.iter().all(|keys| *keys > 0) && keys.iter().sum::<u64>() == 16, "{keys:?}");
+}
+
+#[tokio::test]
 async fn limiters_ask_the_nodes_of_their_keys_over_one_connection_each() {
     let cluster = Cluster::start_with(3, false);
     let connection = RedisConnection::configured(&of(&cluster.addresses()[..1])).unwrap();

@@ -8,7 +8,7 @@ mod vectors;
 use headcount::limit::policy::{
     Gcra, OnStepBack, Paid, PeriodicRefill, Policy, SlidingCounter, SlidingLog, Start, WarmUp,
 };
-use headcount::limit::{Answer, Ask, Memory, Rate, Redis, Reservation, ask_all_at};
+use headcount::limit::{Answer, Ask, Memory, PolicyError, Rate, Redis, Reservation, ask_all_at};
 use headcount::round::Outcome;
 use headcount::{Headcount, RedisConnection, RedisStore};
 use std::collections::BTreeSet;
@@ -367,6 +367,121 @@ fn fifty_clients_get_exactly_the_limit_of_one_key() {
             }
         });
         assert_eq!(allowed, 100, "{policy:?}");
+    }
+}
+
+// --- shards ---
+
+#[test]
+fn fifty_clients_get_exactly_the_limit_of_a_key_with_shards() {
+    let server = Server::start();
+    for (nth, policy) in hourly(100).into_iter().enumerate() {
+        let allowed = at_once(&server, 50, |connection| {
+            let limiter = Redis::builder(&connection, format!("hot-{nth}"), policy.clone()).time_limit(PATIENT);
+            let limiter = limiter.shards(4).build().unwrap();
+            async move {
+                let mut allowed = 0;
+                for _ in 0..20 {
+                    allowed += u64::from(limiter.ask("k", Ask::ONE).await.unwrap().is_allowed());
+                }
+                allowed
+            }
+        });
+        // Each shard is asked about 250 times, and grants 25.
+        assert_eq!(allowed, 100, "{policy:?}");
+    }
+}
+
+#[test]
+fn what_a_shard_has_granted_is_given_back_to_it() {
+    let (server, runtime) = (Server::start(), runtime());
+    let policy = Gcra::new(Rate::per_hour(1), 8);
+    let limiter = Redis::builder(&connect(&server), "shared", policy).time_limit(PATIENT).deny_cache(100);
+    let limiter = limiter.shards(4).build().unwrap();
+    runtime.block_on(async {
+        let all = async |longest: Duration| {
+            let mut granted = Vec::new();
+            for _ in 0..400 {
+                let answer = limiter.ask("k", Ask::ONE.max_wait(longest)).await.unwrap();
+                granted.extend(answer.is_allowed().then_some(answer.reservation));
+                assert_eq!(answer.limit, 2, "of one shard");
+            }
+            granted
+        };
+        assert_eq!(all(Duration::ZERO).await.len(), 8);
+        // Each shard has a quarter of the rate.
+        let turns = Duration::from_secs(4 * 3600);
+        let reserved = all(turns).await;
+        assert_eq!(reserved.len(), 4);
+        for reservation in &reserved[1..] {
+            limiter.cancel("k", reservation).await.unwrap();
+        }
+        assert_eq!(all(turns).await.len(), 3);
+        limiter.reset("k").await.unwrap();
+        assert_eq!(all(Duration::ZERO).await.len(), 8);
+        limiter.refund("k", 1).await.unwrap();
+        assert_eq!(all(Duration::ZERO).await.len(), 1);
+        assert!(!limiter.ask("k", Ask::permits(3)).await.unwrap().is_allowed(), "more than a shard ever has");
+        let refused = Redis::ask_all(&[(&limiter, "k", Ask::ONE)]).await.unwrap_err();
+        assert!(refused.is_refused() && refused.to_string().contains("shards"), "{refused}");
+    });
+    let keys: BTreeSet<String> = server.ask::<Vec<String>>(&["KEYS", "*"]).into_iter().collect();
+    let expected = (0..4).map(|shard| format!("headcount:limit:{{k#{shard}}}:default:shared:k"));
+    assert_eq!(keys, expected.collect());
+}
+
+#[test]
+fn a_limit_without_equal_parts_has_no_shards() {
+    let server = Server::start();
+    let connection = connect(&server);
+    let build = |policy: Policy, shards| Redis::builder(&connection, "l", policy).shards(shards).build().map(drop);
+    let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    for (policy, shards) in [
+        (Gcra::new(Rate::per_second(1), 100).into(), 8),
+        (Gcra::new(Rate::per_second(1), 100).into(), 0),
+        (PeriodicRefill::new(100, minute).into(), 8),
+        (SlidingCounter::new(100, minute).into(), 8),
+        (SlidingLog::new(100, minute).into(), 8),
+        (SlidingLog::new(96, minute).min_gap(second).into(), 8),
+        (SlidingLog::new(4, minute).into(), 8),
+    ] {
+        assert_eq!(build(policy, shards), Err(PolicyError::Shards { shards }));
+    }
+    assert_eq!(build(SlidingLog::new(96, minute).into(), 8), Ok(()));
+    assert_eq!(build(Gcra::new(Rate::per_second(3), 100).into(), 10), Ok(()));
+}
+
+/// How exact the shards are. `--nocapture` prints the table that stands in the book.
+#[test]
+fn shards_grant_nearly_what_one_key_grants() {
+    let (server, runtime) = (Server::start(), runtime());
+    let connection = connect(&server);
+    for burst in [80, 800] {
+        for asked in [0.8, 0.9, 1.0, 2.0] {
+            let mut granted = [0_u64; 2];
+            for (place, shards) in [1, 8].into_iter().enumerate() {
+                let policy = Gcra::new(Rate::per_second(800), burst);
+                let name = format!("{burst}-{asked}-{shards}");
+                let limiter = Redis::builder(&connection, name, policy).time_limit(PATIENT).shards(shards);
+                let limiter = limiter.build().unwrap();
+                runtime.block_on(async {
+                    for nth in 0..(asked * 800.0 * 5.0) as u32 {
+                        let time =
+                            Duration::from_secs(1_800_000_000) + nth * Duration::from_secs_f64(1.0 / 800.0 / asked);
+                        granted[place] += u64::from(limiter.at(time).ask("k", Ask::ONE).await.unwrap().is_allowed());
+                    }
+                });
+            }
+            let part = granted[1] as f64 / granted[0] as f64;
+            println!(
+                "burst {burst}, {asked} of the rate: {} and {} in 5 s, {:.1} %",
+                granted[0],
+                granted[1],
+                100.0 * part
+            );
+            assert!(granted[1] <= 800 * 5 + burst, "{granted:?}");
+            assert!(part > if burst == 80 { 0.8 } else { 0.95 }, "{part}");
+        }
     }
 }
 

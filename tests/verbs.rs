@@ -146,6 +146,17 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
             "rate",
         ),
         (
+            "[admission]\nmax_active_users = 5\n[[limit]]\nname = 'a'\nkey = 'token'\nrate = '8/1s'\nshards = 8\n",
+            "limit.shards",
+            "store = \"redis\"",
+        ),
+        (
+            "[admission]\nmax_active_users = 5\n[redis]\nurl = 'redis://h'\n[token]\nsecret = 'the key of the fleet'\n\
+             [[limit]]\nname = 'a'\nkey = 'token'\nrate = '9/1s'\nshards = 8\nstore = 'redis'\n",
+            "limit",
+            "a multiple of the shards",
+        ),
+        (
             "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\nurl = 'http://h'\n",
             "redis.url",
             "redis://",

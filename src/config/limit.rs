@@ -127,6 +127,12 @@ pub struct Limit {
         schemars(extend("must_be" = "a whole number that no other limit has", "such_as" = "1"))
     )]
     pub zone: Option<u32>,
+    /// With `redis`: the number of keys into which each key is split, each with an equal part of the limit. It is for a
+    /// key that is asked for more often than one core of Redis can answer. The permits, and the burst, must be a
+    /// multiple of it. It does not fit `warm_up`.
+    #[serde(default = "one", deserialize_with = "whole")]
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "8")))]
+    pub shards: u16,
     /// The limit's answer when its store does not answer.
     #[serde(default, deserialize_with = "word")]
     #[cfg_attr(
@@ -327,6 +333,10 @@ fn a_million() -> u64 {
     1_000_000
 }
 
+fn one() -> u16 {
+    1
+}
+
 fn fifty_millis() -> Duration {
     Duration::from_millis(50)
 }
@@ -354,6 +364,7 @@ impl Default for Limit {
             max_keys: a_million(),
             within: fifty_millis(),
             zone: None,
+            shards: 1,
             on_store_error: OnStoreError::default(),
             shadow: false,
         }
@@ -508,6 +519,10 @@ impl Limit {
         };
         if let Some(found) = missing {
             return wrong("limit.store", found.into(), "add that section, or use memory");
+        }
+        if self.shards == 0 || self.shards > 1 && *store != LimitStore::Redis {
+            let expected = "at least 1, and only a limit with store = \"redis\" has more";
+            return wrong("limit.shards", self.shards.to_string(), expected);
         }
         let in_database = matches!(store, LimitStore::Postgres | LimitStore::Mysql);
         if in_database && config.token.secret.is_none() && config.token.secret_file.is_none() {

@@ -152,12 +152,14 @@ pub struct Reservation {
     pub(crate) mark: u64,
     /// Whether a limiter in this process was charged, because the store did not answer.
     pub(crate) is_local: bool,
+    /// The shard of the key that was charged.
+    pub(crate) shard: u16,
 }
 
 impl Reservation {
     #[inline]
     pub(crate) fn new(cost: u64, act_at: u64, mark: u64) -> Self {
-        Self { cost, act_at, mark, is_local: false }
+        Self { cost, act_at, mark, is_local: false, shard: 0 }
     }
 }
 

@@ -85,6 +85,14 @@ macro_rules! policies {
                 }
             }
 
+            /// Returns the policy of one of `shards` equal parts of the limit; `None` if the limit has no such parts.
+            #[cfg(feature = "redis")]
+            pub(crate) fn part(&self, shards: u64) -> Option<Self> {
+                Some(match self {
+                    $(Self::$name(policy) => policy.part(shards)?.into(),)*
+                })
+            }
+
             fn max_wait(&self) -> u64 {
                 match self {
                     $(Self::$name(policy) => policy.max_wait(),)*
@@ -213,6 +221,10 @@ pub(crate) trait Arithmetic: Clone {
         0
     }
 
+    /// Returns the policy of one of `shards` equal parts of the limit; `None` if the limit has no such parts.
+    #[cfg(feature = "redis")]
+    fn part(&self, shards: u64) -> Option<Self>;
+
     /// Returns an error if the policy is invalid.
     fn check(&self) -> Result<(), PolicyError>;
 
@@ -225,6 +237,12 @@ pub(crate) trait Arithmetic: Clone {
 /// Returns an error for a window, tick or warm-up of zero.
 fn above_zero(window: Duration) -> Result<(), PolicyError> {
     if window.is_zero() { Err(PolicyError::ZeroWindow) } else { Ok(()) }
+}
+
+/// Returns one of `shards` equal parts of a number.
+#[cfg(feature = "redis")]
+fn part_of(permits: u64, shards: u64) -> Option<u64> {
+    permits.is_multiple_of(shards).then(|| permits / shards)
 }
 
 /// Returns an error for more permits than `most`.
@@ -347,6 +365,15 @@ pub enum PolicyError {
         found: u64,
         /// The largest limit.
         most: u64,
+    },
+    /// A limit that cannot be split.
+    #[error(
+        "this limit has no {shards} equal parts: its permits must be a multiple of the shards, and velocity with a \
+         min_gap or record_refusals, and warm_up, cannot be split"
+    )]
+    Shards {
+        /// The number of shards.
+        shards: u16,
     },
     /// A policy that can neither share nor take over the keys of the limiter's current policy.
     #[error("this policy cannot use the keys of the current one: its kind or rate differs; build a separate limiter")]

@@ -78,6 +78,15 @@ impl Rate {
         }
     }
 
+    /// Returns one of `parts` equal parts of the rate.
+    #[cfg(feature = "redis")]
+    pub(crate) fn part(self, parts: u64) -> Self {
+        match self.interval {
+            NEVER => self,
+            interval => Self { interval: interval.saturating_mul(parts).min(NEVER - 1) },
+        }
+    }
+
     const fn per_nanos(permits: u64, time: u64) -> Self {
         if permits == 0 { Self::ZERO } else { Self { interval: time.div_ceil(permits) } }
     }

@@ -176,7 +176,7 @@ impl Stores {
             LimitStore::Redis => {
                 if let Some((connection, namespace)) = &self.redis {
                     let redis = Redis::builder(connection, &limit.name, policy.clone()).namespace(namespace);
-                    let redis = redis.time_limit(limit.within).build();
+                    let redis = redis.time_limit(limit.within).shards(limit.shards).build();
                     return redis.map(Store::from).map_err(|error| refused(error.to_string()));
                 }
             }

@@ -16,10 +16,10 @@
 //! # Source
 //! ITU-T I.371, the generic cell rate algorithm in its virtual scheduling form.
 
-#[cfg(feature = "redis")]
-use super::redis_words;
 use super::stored::{Stored, stored};
 use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling};
+#[cfg(feature = "redis")]
+use super::{part_of, redis_words};
 use crate::limit::answer::Reservation;
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
@@ -407,6 +407,19 @@ impl Arithmetic for Gcra {
 
     fn max_wait(&self) -> u64 {
         self.max_wait
+    }
+
+    #[cfg(feature = "redis")]
+    fn part(&self, shards: u64) -> Option<Self> {
+        // A bucket that is paid afterwards grants one permit more than its burst, and so would each part.
+        let limit = part_of(self.limit, shards).filter(|_| self.paid == Paid::Before)?;
+        // Each permit of a part takes as many times as long, so a part is refilled in the same time.
+        let part = Self { limit, rate: self.rate.part(shards), ..self.clone() };
+        Some(if self.rate.is_zero() {
+            Self { span: self.span / shards, ..part }
+        } else {
+            Self { interval: self.interval.saturating_mul(shards), ..part }
+        })
     }
 
     fn check(&self) -> Result<(), PolicyError> {

@@ -8,10 +8,10 @@
 //!
 //! No timer runs. The ticks that have passed are counted at each request, which has the same effect as a perfect timer.
 
-#[cfg(feature = "redis")]
-use super::redis_words;
 use super::stored::stored;
 use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling, above_zero};
+#[cfg(feature = "redis")]
+use super::{part_of, redis_words};
 use crate::limit::answer::Reservation;
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
@@ -238,6 +238,13 @@ impl Arithmetic for PeriodicRefill {
 
     fn max_wait(&self) -> u64 {
         nanos(self.max_wait)
+    }
+
+    #[cfg(feature = "redis")]
+    fn part(&self, shards: u64) -> Option<Self> {
+        let per_tick = part_of(self.per_tick, shards)?;
+        let (capacity, initial) = (part_of(self.capacity, shards)?, part_of(self.initial, shards)?);
+        Some(Self { per_tick, capacity, initial, ..self.clone() })
     }
 
     fn check(&self) -> Result<(), PolicyError> {

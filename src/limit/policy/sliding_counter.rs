@@ -14,10 +14,10 @@
 //! # Source
 //! Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017.
 
-#[cfg(feature = "redis")]
-use super::redis_words;
 use super::stored::stored;
 use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling, above_zero, at_most};
+#[cfg(feature = "redis")]
+use super::{part_of, redis_words};
 use crate::limit::answer::{RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
@@ -173,6 +173,11 @@ impl Arithmetic for SlidingCounter {
             let seen = old.estimate(&at).div_ceil(u128::from(old.window_nanos()));
             State { as_of: at.as_of, previous: 0, current: u32::try_from(seen).unwrap_or(u32::MAX) }
         };
+    }
+
+    #[cfg(feature = "redis")]
+    fn part(&self, shards: u64) -> Option<Self> {
+        Some(Self { limit: part_of(self.limit, shards)?, ..self.clone() })
     }
 
     fn check(&self) -> Result<(), PolicyError> {

@@ -4,10 +4,10 @@
 //! # Source
 //! ClassDojo, "Better Rate Limiting With Redis Sorted Sets", 2015, for the minimum gap and the recorded refusals.
 
-#[cfg(feature = "redis")]
-use super::redis_words;
 use super::stored::stored;
 use super::{Arithmetic, Finding, NEVER, PolicyError, Question, Ruling, above_zero, at_most};
+#[cfg(feature = "redis")]
+use super::{part_of, redis_words};
 use crate::limit::answer::{RefusalReason, Reservation};
 use crate::limit::ask::{Cost, Mode};
 use crate::limit::nanos;
@@ -286,6 +286,12 @@ impl Arithmetic for SlidingLog {
 
     fn max_wait(&self) -> u64 {
         nanos(self.max_wait)
+    }
+
+    #[cfg(feature = "redis")]
+    fn part(&self, shards: u64) -> Option<Self> {
+        let limit = part_of(self.limit, shards)?;
+        (self.min_gap.is_zero() && !self.records_refusals).then(|| Self { limit, ..self.clone() })
     }
 
     fn check(&self) -> Result<(), PolicyError> {

@@ -222,6 +222,11 @@ impl Arithmetic for WarmUp {
         nanos(self.max_wait)
     }
 
+    #[cfg(feature = "redis")]
+    fn part(&self, shards: u64) -> Option<Self> {
+        (shards == 1).then(|| self.clone())
+    }
+
     fn check(&self) -> Result<(), PolicyError> {
         match self {
             _ if self.rate.is_zero() => Err(PolicyError::ZeroRate),

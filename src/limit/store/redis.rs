@@ -18,6 +18,7 @@ use crate::time::{Clock, SystemClock};
 use denied::{Asked, Denied};
 use parking_lot::RwLock;
 use redis::Script;
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -85,24 +86,28 @@ struct Shared {
     namespace: String,
     name: String,
     in_force: RwLock<Arc<InForce>>,
+    shards: u16,
     time_limit: Duration,
     denied: Denied,
     clock: Arc<dyn Clock>,
 }
 
-/// A policy, and the text by which the script knows it.
+/// The policy of each shard, and the text by which the script knows it.
 struct InForce {
     policy: Policy,
     words: String,
 }
 
 impl InForce {
-    fn new<P>(policy: P) -> Result<Self, PolicyError>
+    fn new<P>(policy: P, shards: u16) -> Result<Self, PolicyError>
     where
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
-        let policy = policy.try_into().map_err(Into::into)?;
+        let whole = policy.try_into().map_err(Into::into)?;
+        whole.check()?;
+        let policy = if shards == 1 { Some(whole) } else { whole.part(shards.into()) };
+        let policy = policy.ok_or(PolicyError::Shards { shards })?;
         policy.check()?;
         Ok(Self { words: policy.redis_words()?, policy })
     }
@@ -125,8 +130,9 @@ impl InForce {
 pub struct RedisBuilder {
     connection: RedisConnection,
     name: String,
-    policy: Result<InForce, PolicyError>,
+    policy: Result<Policy, PolicyError>,
     namespace: String,
+    shards: u16,
     time_limit: Duration,
     deny_cache: usize,
     clock: Arc<dyn Clock>,
@@ -137,6 +143,22 @@ impl RedisBuilder {
     #[must_use]
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
         self.namespace = namespace.into();
+        self
+    }
+
+    /// Splits each key into this many keys, its shards; the default is 1, no split. A question goes to one of them at
+    /// random, and each has an equal part of the limit: of its permits, and of its rate. So a single key that is asked
+    /// for more often than one core of Redis can answer is spread over the nodes of a cluster.
+    ///
+    /// The limit is never exceeded. But a question may be refused although other shards have permits left. The less a
+    /// shard's burst, and the closer the questions come to the rate, the more often this happens; the book has figures.
+    /// A question can get at most the permits of one shard. An answer describes the shard that was asked.
+    ///
+    /// Other processes need the same number. A limiter with shards cannot be asked in a list. A refund goes to a shard at
+    /// random; what does not fit there is lost.
+    #[must_use]
+    pub fn shards(mut self, shards: u16) -> Self {
+        self.shards = shards;
         self
     }
 
@@ -171,13 +193,14 @@ impl RedisBuilder {
     ///
     /// # Errors
     /// [`PolicyError`] if the policy is invalid. It is [`PolicyError::TooLongForRedis`] for a burst, window, tick, gap
-    /// or interval of more than 104 days.
+    /// or interval of more than 104 days, and [`PolicyError::Shards`] for a limit that has no such equal parts.
     pub fn build(self) -> Result<Redis, PolicyError> {
         let shared = Shared {
             connection: self.connection,
             namespace: self.namespace,
             name: self.name,
-            in_force: RwLock::new(Arc::new(self.policy?)),
+            in_force: RwLock::new(Arc::new(InForce::new(self.policy?, self.shards)?)),
+            shards: self.shards,
             time_limit: self.time_limit,
             denied: Denied::new(self.deny_cache),
             clock: self.clock,
@@ -221,8 +244,9 @@ impl Redis {
         RedisBuilder {
             connection: connection.clone(),
             name: name.into(),
-            policy: InForce::new(policy),
+            policy: policy.try_into().map_err(Into::into),
             namespace: "default".into(),
+            shards: 1,
             time_limit: TIME_LIMIT,
             deny_cache: DENY_CACHE,
             clock: Arc::new(SystemClock::new()),
@@ -278,7 +302,7 @@ impl Redis {
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
-        let in_force = Arc::new(InForce::new(policy)?);
+        let in_force = Arc::new(InForce::new(policy, self.shared.shards)?);
         *self.shared.in_force.write() = in_force;
         self.shared.denied.clear();
         Ok(())
@@ -295,7 +319,7 @@ impl Redis {
         P: TryInto<Policy>,
         P::Error: Into<PolicyError>,
     {
-        let in_force = InForce::new(policy)?;
+        let in_force = InForce::new(policy, self.shared.shards)?;
         if !in_force.policy.shares_keys_with(&self.shared.in_force.read().policy) {
             return Err(PolicyError::OtherKind);
         }
@@ -344,7 +368,8 @@ impl Redis {
     /// ```
     ///
     /// # Errors
-    /// [`StoreError`]; [refused](StoreError::is_refused) if the limiters do not share one connection.
+    /// [`StoreError`]; [refused](StoreError::is_refused) if the limiters do not share one connection, or one of them has
+    /// shards.
     ///
     /// # Cost
     /// One round trip.
@@ -373,6 +398,9 @@ impl Redis {
         let connection = &first.limiter.shared.connection;
         if asks.iter().any(|(view, ..)| !view.limiter.shared.connection.is(connection)) {
             return Err(StoreError::refused("the limiters of one list must share one connection"));
+        }
+        if asks.iter().any(|(view, ..)| view.limiter.shared.shards > 1) {
+            return Err(StoreError::refused("a limiter with shards cannot be asked in a list"));
         }
         let mut call = Call::new("ask", now);
         let mut time_limit = Duration::MAX;
@@ -422,7 +450,8 @@ impl LimiterStore for Redis {
     }
 
     fn shares_connection_with(&self, other: &Self) -> bool {
-        self.shared.connection.is(&other.shared.connection)
+        let has_shards = self.shared.shards > 1 || other.shared.shards > 1;
+        !has_shards && self.shared.connection.is(&other.shared.connection)
     }
 }
 
@@ -479,25 +508,28 @@ impl<'a> RedisView<'a> {
         let (key, shared) = (key.as_ref(), &*self.limiter.shared);
         let (in_force, text) = self.limiter.in_force();
         let asked = self.asked(&in_force.policy, ask);
+        let shard = if shared.shards > 1 { fastrand::u16(..shared.shards) } else { 0 };
+        let sharded = self.sharded(key, shard);
         // The times of a refusal count from before the question was sent, so that it is never remembered for too long.
         let since = shared.clock.monotonic();
-        let place = match asked.map(|asked| shared.denied.look(key, asked, since)) {
+        let place = match asked.map(|asked| shared.denied.look(&sharded, asked, since)) {
             Some(Ok(answer)) => return Ok(answer),
             Some(Err(place)) => Some(place),
             None => None,
         };
         let mut call = Call::new("ask", self.now);
-        call.add(self.key(key), text, wire::question(in_force.policy.question(ask)));
+        call.add(self.key(key, shard), text, wire::question(in_force.policy.question(ask)));
         let texts = call.send(&shared.connection, shared.time_limit).await?;
         let [text] = texts.as_slice() else {
             return Err(StoreError::corrupt(format_args!("{} answers to one question", texts.len())));
         };
-        let answer = wire::answer(text)?.of(ask);
+        let mut answer = wire::answer(text)?.of(ask);
+        answer.reservation.shard = shard;
         if let (Some(asked), Some(place)) = (asked, place) {
             shared.denied.note(place, asked, &answer, since);
             if !Arc::ptr_eq(&in_force, &shared.in_force.read()) {
                 // The policy has changed since the question.
-                shared.denied.forget(key);
+                shared.denied.forget(&sharded);
             }
         }
         Ok(answer)
@@ -509,7 +541,7 @@ impl<'a> RedisView<'a> {
     /// [`StoreError`].
     pub async fn cancel(&self, key: impl AsRef<[u8]>, reservation: &Reservation) -> Result<(), StoreError> {
         let what = wire::reservation(&self.limiter.in_force().0.policy, reservation);
-        self.give_back("cancel", key.as_ref(), what).await
+        self.give_back("cancel", key.as_ref(), reservation.shard.min(self.limiter.shared.shards - 1), what).await
     }
 
     /// Gives permits back; see [`Redis::refund`].
@@ -517,7 +549,9 @@ impl<'a> RedisView<'a> {
     /// # Errors
     /// [`StoreError`].
     pub async fn refund(&self, key: impl AsRef<[u8]>, permits: u64) -> Result<(), StoreError> {
-        self.give_back("refund", key.as_ref(), permits.to_string()).await
+        // Which shard has granted them is not known.
+        let shard = fastrand::u16(..self.limiter.shared.shards);
+        self.give_back("refund", key.as_ref(), shard, permits.to_string()).await
     }
 
     /// Forgets a key; see [`Redis::reset`].
@@ -526,31 +560,44 @@ impl<'a> RedisView<'a> {
     /// [`StoreError`].
     pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), StoreError> {
         let (shared, key) = (&*self.limiter.shared, key.as_ref());
-        let name = self.key(key);
-        let mut delete = redis::cmd("DEL");
-        delete.arg(&name);
-        let delete = |mut connection| {
-            let delete = delete.clone();
-            async move { delete.query_async::<()>(&mut connection).await }
-        };
-        let done = shared.connection.route(&name).call(shared.time_limit, delete).await;
-        // Whether the call succeeded or not, a remembered refusal may be wrong now.
-        shared.denied.forget(key);
-        done
+        for shard in 0..shared.shards {
+            let name = self.key(key, shard);
+            let mut delete = redis::cmd("DEL");
+            delete.arg(&name);
+            let delete = |mut connection| {
+                let delete = delete.clone();
+                async move { delete.query_async::<()>(&mut connection).await }
+            };
+            let done = shared.connection.route(&name).call(shared.time_limit, delete).await;
+            // Whether the call succeeded or not, a remembered refusal may be wrong now.
+            shared.denied.forget(&self.sharded(key, shard));
+            done?;
+        }
+        Ok(())
     }
 
-    async fn give_back(&self, verb: &str, key: &[u8], what: String) -> Result<(), StoreError> {
+    async fn give_back(&self, verb: &str, key: &[u8], shard: u16, what: String) -> Result<(), StoreError> {
         let shared = &*self.limiter.shared;
         let mut call = Call::new(verb, self.now);
-        call.add(self.key(key), self.limiter.in_force().1, what);
+        call.add(self.key(key, shard), self.limiter.in_force().1, what);
         let done = call.send(&shared.connection, shared.time_limit).await;
-        shared.denied.forget(key);
+        shared.denied.forget(&self.sharded(key, shard));
         done.map(|_| ())
     }
 
-    fn key(&self, key: &[u8]) -> String {
+    /// Returns the name of a key in Redis.
+    fn key(&self, key: &[u8], shard: u16) -> String {
         let shared = &self.limiter.shared;
-        wire::key(&shared.namespace, &shared.name, self.first_key.unwrap_or(key), key)
+        let tag = self.sharded(self.first_key.unwrap_or(key), shard);
+        wire::key(&shared.namespace, &shared.name, &tag, key)
+    }
+
+    /// Returns the key with its shard, if it has shards.
+    fn sharded<'k>(&self, key: &'k [u8], shard: u16) -> Cow<'k, [u8]> {
+        match self.limiter.shared.shards {
+            1 => key.into(),
+            _ => [key, b"#", shard.to_string().as_bytes()].concat().into(),
+        }
     }
 
     /// Returns the question as the deny cache compares it; `None` if its refusal may not be remembered.
