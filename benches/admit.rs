@@ -60,28 +60,42 @@ fn headcount(tokens: &Tokens) -> Headcount {
     headcount
 }
 
+fn fastbloom(tokens: &Tokens) -> BloomFilter {
+    let mut filter = BloomFilter::with_false_pos(RATIO).expected_items(default_capacity(tokens.len()) as usize);
+    tokens.iter().for_each(|token| _ = filter.insert(token));
+    filter
+}
+
+/// Our own filter of these tokens.
+fn filter(tokens: &Tokens, key: &FingerprintKey) -> Bloom {
+    let shape = Shape::for_capacity(default_capacity(tokens.len()), RATIO).expect("a default capacity");
+    let mut filter = Bloom::new(shape);
+    tokens.iter().for_each(|token| _ = filter.insert(key.fingerprint(token.as_bytes())));
+    filter
+}
+
+/// What one lock around two filters answers.
+fn is_in_both(locked: &RwLock<(Bloom, Bloom)>, key: &FingerprintKey, token: &str) -> bool {
+    let fingerprint = key.fingerprint(token.as_bytes());
+    let (union, current) = &*locked.read();
+    union.contains(fingerprint) && current.contains(fingerprint)
+}
+
 fn decisions(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table) {
     let capacity = default_capacity(tokens.len());
     let headcount = headcount(tokens);
 
-    let mut fastbloom = BloomFilter::with_false_pos(RATIO).expected_items(capacity as usize);
-    tokens.iter().for_each(|token| _ = fastbloom.insert(token));
-
+    let fastbloom = fastbloom(tokens);
     let key = FingerprintKey::new(&[7; 16]).expect("sixteen bytes are enough");
-    let mut filter = Bloom::new(Shape::for_capacity(capacity, RATIO).expect("a default capacity"));
-    tokens.iter().for_each(|token| _ = filter.insert(key.fingerprint(token.as_bytes())));
-    let (alone, locked) = (filter.clone(), RwLock::new((filter.clone(), filter)));
+    let alone = filter(tokens, &key);
+    let locked = RwLock::new((alone.clone(), alone.clone()));
 
     let [one, two] = [1, 2].map(|threads| {
         let mut contest = Contest::new(format!("admit/{}/threads={threads}", short(tokens.len())));
         enter(&mut contest, "headcount", tokens, threads, |token| headcount.admit(token).is_admitted());
         enter(&mut contest, "fastbloom", tokens, threads, |token| fastbloom.contains(token));
         enter(&mut contest, "filter alone", tokens, threads, |token| alone.contains(key.fingerprint(token.as_bytes())));
-        enter(&mut contest, "one RwLock", tokens, threads, |token| {
-            let fingerprint = key.fingerprint(token.as_bytes());
-            let (union, current) = &*locked.read();
-            union.contains(fingerprint) && current.contains(fingerprint)
-        });
+        enter(&mut contest, "one RwLock", tokens, threads, |token| is_in_both(&locked, &key, token));
         contest.run(criterion)
     });
     compare_filters(&one, &two, &short(tokens.len()), table);
@@ -162,13 +176,9 @@ fn on_more_threads(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table
     if cores < 4 {
         return;
     }
-    let headcount = headcount(tokens);
-    let capacity = default_capacity(tokens.len());
-    let mut fastbloom = BloomFilter::with_false_pos(RATIO).expected_items(capacity as usize);
-    tokens.iter().for_each(|token| _ = fastbloom.insert(token));
+    let (headcount, fastbloom) = (headcount(tokens), fastbloom(tokens));
     let key = FingerprintKey::new(&[7; 16]).expect("sixteen bytes are enough");
-    let mut filter = Bloom::new(Shape::for_capacity(capacity, RATIO).expect("a default capacity"));
-    tokens.iter().for_each(|token| _ = filter.insert(key.fingerprint(token.as_bytes())));
+    let filter = filter(tokens, &key);
     let locked = RwLock::new((filter.clone(), filter));
 
     let mut alone: Option<Medians> = None;
@@ -176,11 +186,7 @@ fn on_more_threads(tokens: &Tokens, criterion: &mut Criterion, table: &mut Table
         let mut contest = Contest::new(format!("admit on many threads/{}/threads={threads}", short(tokens.len())));
         enter(&mut contest, "headcount", tokens, threads, |token| headcount.admit(token).is_admitted());
         enter(&mut contest, "fastbloom", tokens, threads, |token| fastbloom.contains(token));
-        enter(&mut contest, "one RwLock", tokens, threads, |token| {
-            let fingerprint = key.fingerprint(token.as_bytes());
-            let (union, current) = &*locked.read();
-            union.contains(fingerprint) && current.contains(fingerprint)
-        });
+        enter(&mut contest, "one RwLock", tokens, threads, |token| is_in_both(&locked, &key, token));
         let medians = contest.run(criterion);
         let one = alone.get_or_insert_with(|| medians.clone());
         for entrant in ["headcount", "fastbloom", "one RwLock"] {

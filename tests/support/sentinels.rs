@@ -99,9 +99,13 @@ impl Watched {
         }
     }
 
-    /// Tells the sentinels that this server is the master, as an operator does after a failover of their own.
+    /// Tells the sentinels and the other servers that this one is the master, as an operator does after a failover of
+    /// their own.
     pub fn monitor(&self, server: usize) {
         let port = self.servers[server].port.to_string();
+        for other in self.servers.iter().filter(|other| other.port != self.servers[server].port) {
+            let _: String = other.ask(&["REPLICAOF", "127.0.0.1", &port]);
+        }
         for sentinel in &self.sentinels {
             let _: String = sentinel.ask(&["SENTINEL", "REMOVE", MASTER]).unwrap();
             let _: String = sentinel.ask(&["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &port, "2"]).unwrap();

@@ -154,8 +154,8 @@ impl RedisBuilder {
     /// shard's burst, and the closer the questions come to the rate, the more often this happens; the book has figures.
     /// A question can get at most the permits of one shard. An answer describes the shard that was asked.
     ///
-    /// Other processes need the same number. A limiter with shards cannot be asked in a list. A refund goes to a shard at
-    /// random; what does not fit there is lost.
+    /// Other processes need the same number. A limiter with shards cannot be asked in a list. A refund goes to a shard
+    /// at random; what does not fit there is lost.
     #[must_use]
     pub fn shards(mut self, shards: u16) -> Self {
         self.shards = shards;
