@@ -368,8 +368,8 @@ impl Redis {
     /// ```
     ///
     /// # Errors
-    /// [`StoreError`]; [refused](StoreError::is_refused) if the limiters do not share one connection, or one of them has
-    /// shards.
+    /// [`StoreError`]; [refused](StoreError::is_refused) if the limiters do not share one connection, or if one of them
+    /// has shards.
     ///
     /// # Cost
     /// One round trip.
