@@ -110,6 +110,25 @@ async fn a_dead_node_is_replaced_by_its_replica_and_without_one_the_way_out_is_n
     assert!(class == ErrorClass::Unreachable && text.contains("owns slot"), "{class:?}: {text}");
 }
 
+/// Fleets of several namespaces share one connection to each node.
+#[tokio::test]
+async fn namespaces_are_spread_over_the_nodes() {
+    let cluster = Cluster::start_with(3, false);
+    let connection = RedisConnection::configured(&of(&cluster.addresses())).unwrap();
+    let mut servers = std::collections::BTreeSet::new();
+    for namespace in ["shop", "game", "chat", "lobby", "forum", "api"] {
+        let builder = Headcount::builder().max_active_users(10).secret("the key of the whole fleet");
+        let (headcount, _worker) = builder.build().unwrap();
+        let mut rounds = headcount.sync_with(RedisStore::on(&connection, namespace));
+        assert_eq!(rounds.round().await, Outcome::Success, "{namespace}");
+        let owner = cluster.owner(cluster.slot_of(&format!("headcount:{{{namespace}}}:generations"))).unwrap();
+        let server = headcount.status().sync.server;
+        assert_eq!(server, Some(format!("127.0.0.1:{}", cluster.nodes[owner].port)), "{namespace}");
+        servers.insert(server);
+    }
+    assert_eq!(servers.len(), 3);
+}
+
 #[tokio::test]
 async fn the_shards_of_one_key_lie_on_all_nodes() {
     let cluster = Cluster::start_with(3, false);
