@@ -131,6 +131,35 @@ async fn a_master_that_was_replaced_is_left_though_it_still_takes_writes() {
     assert_eq!((sync.connections, sync.failovers, sync.failures), (2, 1, 0));
 }
 
+/// A node that has followed a demoted master to its successor comes back when the sentinels promote that one again.
+#[tokio::test]
+#[allow(clippy::disallowed_methods)] // Tests wait in real time.
+async fn a_successor_that_was_replaced_by_the_former_master_is_left() {
+    let watched = Watched::start();
+    let mut node = Node::new(&behind(&watched.addresses()));
+    node.rounds_until_success().await;
+    // The sentinels prefer the server with the best priority.
+    let _: () = watched.servers[2].ask(&["CONFIG", "SET", "replica-priority", "0"]);
+    let to = watched.servers[1].port.to_string();
+    let order = ["FAILOVER", "TO", "127.0.0.1", &to];
+    support::wait_for("the replica to be online", || watched.servers[0].try_ask::<String>(&order).ok());
+    support::wait_for("the demotion", || (role(&watched.servers[0]) == "slave").then_some(()));
+    node.rounds_until_success().await;
+    assert_eq!(node.status().sync.server, Some(format!("127.0.0.1:{to}")));
+    watched.monitor(1);
+    watched.wait_until_settled();
+    watched.fail_over();
+    assert_eq!(watched.wait_for_another(1), 0);
+    let begun = std::time::Instant::now();
+    let back = Some(format!("127.0.0.1:{}", watched.servers[0].port));
+    while node.status().sync.server != back {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", node.status().sync);
+        node.round().await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(role(&watched.servers[1]), "master", "it was not demoted before the node left it");
+}
+
 #[tokio::test]
 async fn of_two_masters_the_one_of_the_later_failover_is_used() {
     let watched = Watched::start();

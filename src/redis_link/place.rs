@@ -3,7 +3,7 @@
 use super::address::Address;
 use super::dial::{Connection, Dialer};
 use super::in_time::in_time;
-use super::sentinel::{Role, Sentinels, Watch, ask_role};
+use super::sentinel::{Named, Role, Sentinels, Watch, ask_role};
 use crate::store_error::StoreError;
 use std::fmt;
 use std::sync::Arc;
@@ -38,10 +38,11 @@ impl Place {
             Self::Master(sentinels) => {
                 let named = sentinels.find_master(deadline).await?;
                 let (server, line) = match dial_for_role(dialer, &named.master, deadline).await? {
-                    (line, Role::Master) => (named.master.clone(), line),
+                    (line, Role::Master) => (named.master, line),
                     (_, Role::ReplicaOf(other)) => dial_successor(dialer, &named.master, other, deadline).await?,
                 };
-                Ok(Found { server, line, watch: Some(sentinels.watch(named)) })
+                let watch = sentinels.watch(Named { epoch: named.epoch, master: server.clone() });
+                Ok(Found { server, line, watch: Some(watch) })
             }
         }
     }

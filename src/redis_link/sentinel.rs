@@ -40,7 +40,7 @@ pub(super) struct Sentinels {
 /// The master that the sentinels have named, and their epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Named {
-    epoch: u64,
+    pub(super) epoch: u64,
     pub(super) master: Address,
 }
 
@@ -92,8 +92,9 @@ impl Sentinels {
         newest.ok_or_else(|| StoreError::unavailable("no sentinel has answered"))
     }
 
-    /// Begins to ask the sentinels whether the master is still the same.
-    pub(super) fn watch(self: &Arc<Self>, named: Named) -> Watch {
+    /// Begins to ask the sentinels whether they name another master than the one that is used, in a later epoch than
+    /// the one in which it was found.
+    pub(super) fn watch(self: &Arc<Self>, used: Named) -> Watch {
         let is_replaced = Arc::new(AtomicBool::new(false));
         let (sentinels, found, mut task) = (Arc::clone(self), Arc::clone(&is_replaced), JoinSet::new());
         task.spawn(async move {
@@ -101,7 +102,7 @@ impl Sentinels {
                 sleep(WATCHED_EVERY).await;
                 // A sentinel that does not answer says nothing. The next one is asked.
                 let said = timeout(WATCHED_EVERY, sentinels.ask_one(sentinel)).await;
-                if said.is_ok_and(|said| said.is_ok_and(|now| named.is_replaced_by(&now))) {
+                if said.is_ok_and(|said| said.is_ok_and(|now| used.is_replaced_by(&now))) {
                     found.store(true, Relaxed);
                     return;
                 }
