@@ -147,8 +147,8 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
         ),
         (
             "[admission]\nmax_active_users = 5\n[[limit]]\nname = 'a'\nkey = 'token'\nrate = '8/1s'\nshards = 8\n",
-            "limit.shards",
-            "store = \"redis\"",
+            "shards holds \"8\"",
+            "only a limit with store = \"redis\" has more",
         ),
         (
             "[admission]\nmax_active_users = 5\n[redis]\nurl = 'redis://h'\n[token]\nsecret = 'the key of the fleet'\n\
