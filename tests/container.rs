@@ -403,6 +403,7 @@ fn the_sentinels_of_compose_lead_to_the_master_and_to_its_successor() {
     });
     assert!(["redis-2", "redis-3"].contains(&successor.as_str()), "{successor}");
     assert!(["seen", "active"].contains(&server.decide("alice").as_str()));
+    wait_for("the server to know its users", || server.is_ready().then_some(()));
     let ready = get(server.admin, "/readyz", &[]);
     let store = format!("store: redis at 127.0.0.1:{}; the last round", overlay.ports[&successor]);
     assert!(ready.body.starts_with("ready\n") && ready.body.contains(&store), "{ready:?}");

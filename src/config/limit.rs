@@ -127,9 +127,9 @@ pub struct Limit {
         schemars(extend("must_be" = "a whole number that no other limit has", "such_as" = "1"))
     )]
     pub zone: Option<u32>,
-    /// With `redis`: the number of keys into which each key is split, each with an equal part of the limit. It is for a
-    /// key that is asked for more often than one core of Redis can answer, and 8 is a good number then. The permits, and
-    /// the burst, must be a multiple of it. It does not fit `warm_up`.
+    /// With `redis`: the number of keys into which each key is split, such as 8. Each has an equal part of the limit.
+    /// It is for a key that is asked for more often than one core of Redis can answer. The permits, and the burst, must
+    /// be a multiple of it. It does not fit `warm_up`.
     #[serde(default = "one", deserialize_with = "whole")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "1")))]
     pub shards: u16,
