@@ -186,7 +186,7 @@ const fn in_cluster(processes: usize, clients: usize) -> Fleet {
 }
 
 /// There is room, so a beat takes 250 ms by default.
-const FLEETS: [Fleet; 11] = [
+const FLEETS: [Fleet; 10] = [
     fleet(8, 0, "auto"),
     fleet(8, 0, "100ms"),
     fleet(50, 0, "auto"),
@@ -197,7 +197,6 @@ const FLEETS: [Fleet; 11] = [
     fleet(0, 1000, "auto"),
     in_cluster(8, 0),
     in_cluster(0, 200),
-    in_cluster(0, 1000),
 ];
 
 /// Measures all fleets whose name begins with `wanted`, writes the file, and says what is in it.
