@@ -355,9 +355,11 @@ fn hourly(limit: u64) -> [Policy; 4] {
 #[test]
 fn fifty_clients_get_exactly_the_limit_of_one_key() {
     let server = Server::start();
-    for (nth, policy) in hourly(100).into_iter().enumerate() {
+    // Of four shards, each is asked about 250 times, and grants 25.
+    for (nth, (policy, shards)) in hourly(100).into_iter().flat_map(|it| [(it.clone(), 1), (it, 4)]).enumerate() {
         let allowed = at_once(&server, 50, |connection| {
-            let limiter = limiter(&connection, &format!("hot-{nth}"), policy.clone());
+            let limiter = Redis::builder(&connection, format!("hot-{nth}"), policy.clone()).time_limit(PATIENT);
+            let limiter = limiter.shards(shards).build().unwrap();
             async move {
                 let mut allowed = 0;
                 for _ in 0..20 {
@@ -366,31 +368,11 @@ fn fifty_clients_get_exactly_the_limit_of_one_key() {
                 allowed
             }
         });
-        assert_eq!(allowed, 100, "{policy:?}");
+        assert_eq!(allowed, 100, "{policy:?}, {shards} shards");
     }
 }
 
 // --- shards ---
-
-#[test]
-fn fifty_clients_get_exactly_the_limit_of_a_key_with_shards() {
-    let server = Server::start();
-    for (nth, policy) in hourly(100).into_iter().enumerate() {
-        let allowed = at_once(&server, 50, |connection| {
-            let limiter = Redis::builder(&connection, format!("hot-{nth}"), policy.clone()).time_limit(PATIENT);
-            let limiter = limiter.shards(4).build().unwrap();
-            async move {
-                let mut allowed = 0;
-                for _ in 0..20 {
-                    allowed += u64::from(limiter.ask("k", Ask::ONE).await.unwrap().is_allowed());
-                }
-                allowed
-            }
-        });
-        // Each shard is asked about 250 times, and grants 25.
-        assert_eq!(allowed, 100, "{policy:?}");
-    }
-}
 
 #[test]
 fn what_a_shard_has_granted_is_given_back_to_it() {

@@ -138,7 +138,7 @@ async fn a_successor_that_was_replaced_by_the_former_master_is_left() {
     let watched = Watched::start();
     let mut node = Node::new(&behind(&watched.addresses()));
     node.rounds_until_success().await;
-    // The sentinels prefer the server with the best priority.
+    // The sentinels never promote a server of priority 0.
     let _: () = watched.servers[2].ask(&["CONFIG", "SET", "replica-priority", "0"]);
     let to = watched.servers[1].port.to_string();
     let order = ["FAILOVER", "TO", "127.0.0.1", &to];

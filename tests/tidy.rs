@@ -263,9 +263,8 @@ fn every_sql_file_says_what_it_takes_and_returns_and_why_it_is_atomic() {
     }
 }
 
-/// The commands that scripts may use, by what they were found to be allowed in: Redis 7.0 and 8.2 and Valkey 8.1 run
-/// them in the tests. KeyDB lists them in `server.cpp` without `no-script`, and Dragonfly in its families of commands
-/// without `NOSCRIPT`. (Dragonfly forbids `ROLE`, `SCRIPT` and `AUTH`, and all engines what waits or subscribes.)
+/// The commands that scripts may use. Redis 7.0 and 8.2 and Valkey 8.1 run them in the tests. KeyDB and Dragonfly have
+/// all of them, by their sources. Dragonfly forbids `ROLE`, `SCRIPT` and `AUTH` in scripts.
 const COMMANDS_IN_SCRIPTS: [&str; 34] = [
     "APPEND",
     "DEL",
