@@ -41,7 +41,7 @@ const TAIL: Duration = Duration::from_secs(12);
 /// This many servers of each kind are polled for users that others have admitted.
 const OBSERVERS: usize = 10;
 const ASKING_EVERY: Duration = Duration::from_millis(50);
-/// One newcomer of this many is followed.
+/// One newcomer of this many is followed, after the servers have settled.
 const ONE_OF: usize = 4;
 
 /// One server: a process, or the shipped round without HTTP.
@@ -186,7 +186,7 @@ const fn in_cluster(processes: usize, clients: usize) -> Fleet {
 }
 
 /// There is room, so a beat takes 250 ms by default.
-const FLEETS: [Fleet; 10] = [
+const FLEETS: [Fleet; 11] = [
     fleet(8, 0, "auto"),
     fleet(8, 0, "100ms"),
     fleet(50, 0, "auto"),
@@ -197,6 +197,7 @@ const FLEETS: [Fleet; 10] = [
     fleet(0, 1000, "auto"),
     in_cluster(8, 0),
     in_cluster(0, 200),
+    in_cluster(0, 1000),
 ];
 
 /// Measures all fleets whose name begins with `wanted`, writes the file, and says what is in it.
@@ -308,7 +309,8 @@ fn arrive(
     bench: &Bench,
 ) {
     let mut rng = fastrand::Rng::with_seed(1);
-    let mut due = Instant::now();
+    let began = Instant::now();
+    let mut due = began;
     for token in 0.. {
         bench.pass(due.saturating_duration_since(Instant::now()));
         due += Duration::from_secs_f64(1.0 / RATE);
@@ -320,7 +322,7 @@ fn arrive(
             continue;
         }
         admitted.fetch_add(1, Relaxed);
-        if token.is_multiple_of(ONE_OF) {
+        if token.is_multiple_of(ONE_OF) && began.elapsed() >= SETTLING {
             let others = observers.iter().filter(|(observer, _)| *observer != place);
             others.for_each(|(_, waiting)| waiting.lock().push((token, Instant::now())));
         }
