@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::{Router, routing::get};
 use criterion::Criterion;
-use headcount::config::{LimitKey, PassCarrier};
+use headcount::config::{Carrier, LimitKey};
 use headcount::layer::Limit;
 use headcount::limit::{Limiter, Memory, Rate, token_bucket};
 use headcount::{Headcount, TokenSource};
@@ -76,7 +76,7 @@ fn router() -> Router {
         .max_active_users(1)
         .secret("the key of the fleet")
         .token_sources([TokenSource::Bearer, TokenSource::Cookie(COOKIE.into())])
-        .pass_carrier(PassCarrier::Cookie("pass".into()))
+        .pass_carrier(Carrier::Cookie("pass".into()))
         .trusted_proxies(["127.0.0.1"])
         .build()
         .expect("a good configuration");

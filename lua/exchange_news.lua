@@ -1,8 +1,8 @@
 -- Appends a server's news to the news logs of some minutes, returns what the server has not read of these logs, and
--- grants it seats. lua/seats.lua comes before this file.
+-- grants it seats. lua/seats.lua and lua/line.lua come before this file.
 --
 -- KEYS[1] the ledger of seats · KEYS[2], … logs, one per minute: strings of 16 bytes of identity, then entries that
--- this script does not read
+-- this script does not read · then, if newcomers wait in a line, the keys of `exchange_line`
 -- ARGV[1] the server's name · ARGV[2] ms after which a server's seats are given to others · ARGV[3] to ARGV[17] the
 -- fields of `SeatRequest` in their order, '' for none
 -- ARGV[18] the most bytes of a log to return · ARGV[19] the size, in bytes, from which on nothing is appended to a log
@@ -27,8 +27,9 @@ local ask = {
 }
 local logged = 0
 local answers = {}
-for i = 2, #KEYS do
-  local log, at = KEYS[i], 7 * i + 6
+local logs = tonumber(ARGV[20])
+for i = 2, logs + 1 do
+  local log, at = KEYS[i], 7 * i + 7
   local id, read_to, last_read, entry = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local found, from, bytes = '', id_bytes, ''
   if read_to >= id_bytes + 8 then
@@ -71,5 +72,13 @@ for i = 2, #KEYS do
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-answers[1] = lease(KEYS[1], ARGV[1], ask, logged, now, tonumber(ARGV[2])) or {}
+local reply, free, soon = lease(KEYS[1], ARGV[1], ask, logged, now, tonumber(ARGV[2]))
+answers[1] = reply or {}
+if reply and #KEYS > logs + 1 then
+  local keys = {}
+  for i = logs + 2, #KEYS do
+    keys[#keys + 1] = KEYS[i]
+  end
+  answers[logs + 2] = exchange_line(keys, 21 + 7 * logs, free, soon, now)
+end
 return answers

@@ -19,6 +19,7 @@ local where_asked = 0.75 -- of the room; the rest goes to all servers alike
 local kept_for_shares = 0.5
 local most_per_minute = 10000000 -- newcomers
 local permit = 1000000
+local soon_per_minute = 12 -- five seconds
 local burst = 30 -- the permits of this part of a minute can be saved up
 
 -- Returns the whole numbers that `pattern` finds in a field, or nil if no server has written it.
@@ -144,7 +145,8 @@ end
 
 -- Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
 -- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers }, or nil if Redis takes no
--- writes or refuses commands.
+-- writes or refuses commands. Returns the seats of the whole fleet, too: those that are free, nil if they are
+-- unknown, and those that will be free in a moment.
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
 local function lease(ledger, server, ask, logged, now, alive_for)
@@ -201,7 +203,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
   if ask.per_minute then
     fill(sums, ask.per_minute, now)
   end
-  local granted, pool = 0, 0
+  local granted, pool, free_seats, soon = 0, 0, nil, 0
   if is_new and ask.room and ask.epoch == sums.epoch and now >= sums.quiet then
     local room = ask.read + ask.room - sums.logged - sums.valued
     local free = room - sums.unused - sums.unpublished
@@ -209,9 +211,11 @@ local function lease(ledger, server, ask, logged, now, alive_for)
       free = free - math.ceil(math.max(room, 0) * kept_for_shares)
     end
     pool = math.max(free + sums.unused, 0)
+    free_seats = pool
     if ask.per_minute then
       free = math.min(free, math.floor(sums.permits / permit))
       pool = math.min(math.max(free + sums.unused, 0), math.floor(most_permits(ask.per_minute) / permit))
+      free_seats, soon = pool, math.min(math.floor(ask.per_minute / soon_per_minute), math.max(free_seats - pool, 0))
     end
     local part = (1 - where_asked) / sums.lines
     part = part + where_asked * (sums.demand > 0 and line.demand / sums.demand or 1 / sums.lines)
@@ -228,6 +232,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     redis.call('PEXPIRE', ledger, 10 * alive_for)
   end
   local quiet = now < sums.quiet and 1 or 0
-  return { sums.epoch, quiet, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines, sums.readers }
+  local reply = { sums.epoch, quiet, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines, sums.readers }
+  return reply, free_seats, soon
 end
 

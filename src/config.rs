@@ -5,10 +5,12 @@
 
 mod admin;
 mod admission;
+mod carrier;
 mod error;
 mod fleet;
 mod jwt;
 mod limit;
+mod line;
 #[cfg(feature = "tower")]
 mod page_data;
 mod pass;
@@ -34,6 +36,7 @@ pub use crate::secret::Secret;
 pub use admin::Admin;
 pub(crate) use admission::MAX_REFUSAL_DELAY;
 pub use admission::{Admission, Enforcement, MissingToken, RetryAfter};
+pub use carrier::{Carrier, CarrierError};
 pub use error::ConfigError;
 #[cfg(feature = "tower")]
 pub(crate) use error::MUST_BE_PATH;
@@ -46,7 +49,8 @@ pub use limit::{
     Algorithm, AppliesTo, Database, Limit, LimitKey, LimitKeyError, LimitStore, OnMissingKey, OnStoreError, Quota,
     QuotaError,
 };
-pub use pass::{Pass, PassCarrier, PassCarrierError};
+pub use line::Line;
+pub use pass::Pass;
 #[cfg(feature = "tower")]
 pub(crate) use paths::{PathPatterns, Readings, canonical_path};
 #[cfg(feature = "tower")]
@@ -97,6 +101,8 @@ pub struct Config {
     pub token: Token,
     /// Signed passes. Without this section none are issued.
     pub pass: Option<Pass>,
+    /// The line of newcomers who wait.
+    pub line: Line,
     /// Rate limiters, which `headcount serve` applies to checks.
     pub limit: Vec<Limit>,
     /// Servers that share their users. The server is alone if neither this section nor `redis` is set.

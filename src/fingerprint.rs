@@ -1,8 +1,12 @@
 //! The keyed hash of a token. The raw token goes no further than [`FingerprintKey::fingerprint`].
 
+mod signer;
+
 use sha2::{Digest, Sha256};
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
+
+pub(crate) use signer::{MAC_BYTES, Signer};
 
 /// The shortest accepted key, in bytes.
 pub const MIN_KEY_BYTES: usize = 16;
@@ -53,6 +57,7 @@ pub struct FingerprintKey {
     secret: Box<[u8; SECRET_BYTES]>,
     id: u64,
     pass_key: [u8; 32],
+    ticket_key: [u8; 32],
     store_key: [u8; 32],
 }
 
@@ -79,9 +84,9 @@ impl FingerprintKey {
         }
         let [a, b, c, d, e, f, g, h, ..] = derive(b"headcount key id", 0, bytes);
         let id = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let [pass_key, store_key] =
-            [&b"headcount pass"[..], b"headcount store"].map(|purpose| derive(purpose, 0, bytes));
-        Ok(Self { secret, id, pass_key, store_key })
+        let [pass_key, ticket_key, store_key] =
+            [&b"headcount pass"[..], b"headcount ticket", b"headcount store"].map(|purpose| derive(purpose, 0, bytes));
+        Ok(Self { secret, id, pass_key, ticket_key, store_key })
     }
 
     /// Computes the keyed hash of `token`.
@@ -101,6 +106,11 @@ impl FingerprintKey {
     /// Returns the key that signs passes. It is derived from the same secret, and does not help to find that secret.
     pub(crate) fn pass_key(&self) -> &[u8; 32] {
         &self.pass_key
+    }
+
+    /// Returns the key that signs tickets, derived in the same way.
+    pub(crate) fn ticket_key(&self) -> &[u8; 32] {
+        &self.ticket_key
     }
 
     /// Returns the key of the MACs in the store. A MAC proves that a server of the fleet wrote the value.

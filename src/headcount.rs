@@ -19,6 +19,7 @@ mod core;
 mod histogram;
 mod history;
 mod lifecycle;
+mod line_status;
 mod round_figures;
 mod status;
 #[cfg(feature = "tower")]
@@ -33,6 +34,7 @@ use crate::config::{Config, Enforcement, MAX_REFUSAL_DELAY, Settings};
 use crate::fingerprint::Fingerprint;
 #[cfg(feature = "tower")]
 use crate::limiter_status::LimiterStatus;
+use crate::line::{Comer, InLine};
 use crate::pass::Pass;
 use crate::room::{FleetLink, Mode, Override};
 use crate::time::Clock;
@@ -51,6 +53,7 @@ pub(crate) use histogram::Histogram;
 pub(crate) use history::MAX_HISTORY;
 pub use history::{History, Sample};
 pub(crate) use lifecycle::Lifecycle;
+pub use line_status::{LineStatus, TicketChecks};
 pub(crate) use round_figures::RoundFigures;
 pub use status::{ActiveUsers, ModeChanges, OverrideStatus, RingStatus, Status};
 pub use supervision::Restarts;
@@ -154,7 +157,7 @@ impl Headcount {
         if let Some(admission) = core.decide_without_seat(&user, options) {
             return admission;
         }
-        let takes_seat = match self.delay_for(&user) {
+        let takes_seat = match self.delay_for(&user, None) {
             Some(delay) => !self.wait_for_news(delay).await,
             None => true,
         };
@@ -167,8 +170,8 @@ impl Headcount {
 
     /// Returns how long the refusal of an unseen user should wait, or `None` if the user would not be refused or
     /// nothing can be gained by waiting.
-    pub(crate) fn delay_for(&self, user: &User<'_>) -> Option<Duration> {
-        self.news_delay().filter(|_| self.shared.core.gate_rejects(user))
+    pub(crate) fn delay_for(&self, user: &User<'_>, comer: Option<Comer>) -> Option<Duration> {
+        self.news_delay().filter(|_| self.shared.core.gate_rejects(user, comer))
     }
 
     /// Returns how long the news of a user whom another server has just admitted takes at most, or `None` if there is
@@ -270,6 +273,39 @@ impl Headcount {
         self.shared.core.decide(&self.user(token.as_ref()), options)
     }
 
+    /// Decides like [`admit`](Self::admit) about a user who may show a ticket of the line. A newcomer who is refused
+    /// also gets a place in the line, with the ticket that holds it; `None` without [`Builder::line`]. A newcomer
+    /// without a valid ticket stands behind all who wait.
+    ///
+    /// ```
+    /// use headcount::{Headcount, config::Carrier, time::ManualClock};
+    /// use std::{sync::Arc, time::Duration};
+    /// let clock = Arc::new(ManualClock::default());
+    /// let builder = Headcount::builder().max_active_users(1).line(Carrier::Header).clock(Arc::clone(&clock));
+    /// let (headcount, mut worker) = builder.build()?;
+    /// assert!(headcount.admit_in_line("alice", None).0.is_admitted());
+    /// let (admission, in_line) = headcount.admit_in_line("bob", None);
+    /// let in_line = in_line.unwrap();
+    /// assert!(!admission.is_admitted());
+    /// assert_eq!((in_line.position, in_line.estimated_wait), (1, None));
+    /// clock.advance(in_line.retry_after);
+    /// worker.tick();
+    /// let (_, again) = headcount.admit_in_line("bob", Some(in_line.ticket.as_str()));
+    /// assert_eq!(again.unwrap().position, 1, "he keeps his place");
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    pub fn admit_in_line(&self, token: impl AsRef<[u8]>, ticket: Option<&str>) -> (Admission, Option<InLine>) {
+        let user = self.user(token.as_ref());
+        let core = &self.shared.core;
+        if let Some(admission) = core.decide_without_seat(&user, AdmitOptions::ADMIT) {
+            return (admission, None);
+        }
+        let comer = core.comer(&user, ticket.map(str::as_bytes), true);
+        let (admission, _) = core.decide_unseen(&user, AdmitOptions { comer, ..AdmitOptions::ADMIT });
+        let waits = comer.filter(|_| !admission.is_admitted());
+        (admission, waits.and_then(|comer| core.refuse_in_line(comer, &user)))
+    }
+
     /// Decides like [`admit`](Self::admit), but treats a user with a valid [pass](Self::pass) from an earlier admission
     /// as seen, even if this server does not know the user. A pass that is forged, expired or another user's is counted
     /// and otherwise ignored. While `[pass]` is not configured, passes are ignored and not counted.
@@ -282,9 +318,9 @@ impl Headcount {
     /// on every server of the fleet. This method does not check that the user was admitted: call it after an admission.
     ///
     /// ```
-    /// use headcount::{Headcount, config::PassCarrier};
+    /// use headcount::{Headcount, config::Carrier};
     /// let server = || {
-    ///     Headcount::builder().max_active_users(1).secret("the key of the fleet").pass_carrier(PassCarrier::Header)
+    ///     Headcount::builder().max_active_users(1).secret("the key of the fleet").pass_carrier(Carrier::Header)
     /// };
     /// let ((one, _), (other, _)) = (server().build()?, server().build()?);
     /// assert!(one.admit("alice").is_admitted());

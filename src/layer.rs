@@ -15,6 +15,7 @@
 
 mod body;
 mod caller;
+mod carried;
 mod future;
 mod judge;
 mod judgement;
@@ -27,7 +28,9 @@ mod refusal;
 mod refusals;
 mod request;
 mod service;
+mod ticket;
 mod verify;
+mod waiting;
 
 use crate::headcount::Headcount;
 use bytes::Bytes;

@@ -27,6 +27,7 @@ mod jwt;
 pub mod layer;
 pub mod limit;
 mod limiter_status;
+mod line;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod pass;
@@ -57,11 +58,13 @@ mod what_if;
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, DelayedRefusals, Headcount, HeldSeat,
-    History, LastError, MAX_OVERRIDE, ModeChanges, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence,
-    Restarts, RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, Touches, Worker,
+    History, LastError, LineStatus, MAX_OVERRIDE, ModeChanges, OverrideError, OverrideOrder, OverrideStatus,
+    PassChecks, Presence, Restarts, RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, TicketChecks,
+    Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::{AdmissionLayer, LimitLayer};
+pub use line::{InLine, Ticket};
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
 pub use pass::Pass;
@@ -91,6 +94,9 @@ pub mod guide {
     #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[doc = include_str!("../docs/guide/limiting.md")]
     pub mod limiting {}
+    #[doc = include_str!("../docs/guide/rustdoc_links.md")]
+    #[doc = include_str!("../docs/guide/line.md")]
+    pub mod line {}
     #[doc = include_str!("../docs/guide/rustdoc_links.md")]
     #[doc = include_str!("../docs/guide/operating.md")]
     pub mod operating {}

@@ -10,26 +10,23 @@
 //! useless with another token, and in another namespace even if the fleet there has the same key. It is valid for one
 //! window: as long as the fleet remembers a user who sends no more requests.
 
-use crate::fingerprint::{Fingerprint, FingerprintKey};
+use crate::fingerprint::{Fingerprint, FingerprintKey, MAC_BYTES, Signer};
 use crate::time::Slot;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 use std::fmt;
 use std::time::Duration;
 
 const FORMAT: u8 = 2;
 const HEAD_BYTES: usize = 8;
-const MAC_BYTES: usize = 16;
 /// The length of a pass, in characters.
 const CHARACTERS: usize = (HEAD_BYTES + MAC_BYTES) / 3 * 4;
 
 /// A signed pass, in the form that the client receives.
 ///
 /// ```
-/// use headcount::{Headcount, config::PassCarrier};
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).pass_carrier(PassCarrier::Header).build()?;
+/// use headcount::{Headcount, config::Carrier};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).pass_carrier(Carrier::Header).build()?;
 /// let pass = headcount.pass("alice").unwrap();
 /// let header = format!("X-Headcount-Pass: {}", pass.as_str());
 /// assert_eq!(pass.as_str().len(), 32);
@@ -66,18 +63,9 @@ impl PassCheck {
 /// Issues and checks passes.
 #[derive(Debug, Clone)]
 pub(crate) struct Passes {
-    /// The first key signs; all are accepted.
-    keys: Vec<Key>,
-    namespace: String,
-    slot_length: Duration,
+    signer: Signer,
     /// The length of the window, in slots.
     slots: u64,
-}
-
-#[derive(Clone)]
-struct Key {
-    fingerprints: FingerprintKey,
-    mac: Hmac<Sha256>,
 }
 
 impl Passes {
@@ -89,8 +77,9 @@ impl Passes {
         slot_length: Duration,
         slots: usize,
     ) -> Self {
-        let keys = std::iter::once(key).chain(earlier).map(Key::new).collect();
-        Self { keys, namespace: namespace.to_owned(), slot_length, slots: slots as u64 }
+        let context = slot_length.as_micros().to_be_bytes().to_vec();
+        let signer = Signer::new(key, earlier, FingerprintKey::pass_key, context, namespace);
+        Self { signer, slots: slots as u64 }
     }
 
     /// Issues a pass for the token with this fingerprint, in slot `now`.
@@ -98,8 +87,8 @@ impl Passes {
         let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
         bytes[..HEAD_BYTES].copy_from_slice(&now.0.to_be_bytes());
         bytes[0] = FORMAT;
-        let mac = self.sign(&self.keys[0], &bytes[..HEAD_BYTES], fingerprint).finalize().into_bytes();
-        bytes[HEAD_BYTES..].copy_from_slice(&mac[..MAC_BYTES]);
+        let mac = self.signer.sign(&bytes[..HEAD_BYTES], fingerprint);
+        bytes[HEAD_BYTES..].copy_from_slice(&mac);
         let mut pass = [0; CHARACTERS];
         BASE64.encode_slice(bytes, &mut pass).expect("24 bytes are 32 characters");
         Pass(pass)
@@ -111,42 +100,12 @@ impl Passes {
         let mut bytes = [0; HEAD_BYTES + MAC_BYTES];
         let is_whole = pass.len() == CHARACTERS && BASE64.decode_slice(pass, &mut bytes).is_ok();
         let (head, mac) = bytes.split_at(HEAD_BYTES);
-        // `verify_truncated_left` takes constant time.
-        let signed_with = |key: &Key, fingerprint| self.sign(key, head, fingerprint).verify_truncated_left(mac).is_ok();
-        let (current, earlier) = self.keys.split_first().expect("one key signs");
-        let is_signed = || {
-            signed_with(current, fingerprint)
-                || earlier.iter().any(|key| signed_with(key, key.fingerprints.fingerprint(token)))
-        };
-        if !is_whole || head[0] != FORMAT || !is_signed() {
+        if !is_whole || head[0] != FORMAT || !self.signer.is_signed(head, mac, fingerprint, token) {
             return PassCheck::Forged;
         }
         let issued = Slot(head[1..].iter().fold(0, |slot, &byte| slot << 8 | u64::from(byte)));
         // Another server's clock may be slightly ahead.
         if issued <= now.plus(1) && now.since(issued) <= self.slots { PassCheck::Valid } else { PassCheck::Expired }
-    }
-
-    fn sign(&self, key: &Key, head: &[u8], fingerprint: Fingerprint) -> Hmac<Sha256> {
-        let mut mac = key.mac.clone();
-        mac.update(head);
-        mac.update(&self.slot_length.as_micros().to_be_bytes());
-        mac.update(&fingerprint.0.to_be_bytes());
-        // The namespace comes last: everything before it has a fixed length.
-        mac.update(self.namespace.as_bytes());
-        mac
-    }
-}
-
-impl Key {
-    fn new(fingerprints: &FingerprintKey) -> Self {
-        let mac = Hmac::new_from_slice(fingerprints.pass_key()).expect("HMAC takes a key of any length");
-        Self { fingerprints: fingerprints.clone(), mac }
-    }
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fingerprints.fmt(f)
     }
 }
 
@@ -185,7 +144,7 @@ mod tests {
     }
 
     fn check(passes: &Passes, pass: &str, token: &str, now: Slot) -> PassCheck {
-        passes.check(pass.as_bytes(), passes.keys[0].fingerprints.fingerprint(token.as_bytes()), token.as_bytes(), now)
+        passes.check(pass.as_bytes(), passes.signer.fingerprint(token.as_bytes()), token.as_bytes(), now)
     }
 
     fn issue(secret: &str, token: &str) -> Pass {

@@ -301,6 +301,24 @@ impl Room {
         }
     }
 
+    /// Returns how many seats this server can give to waiters now, and how many it could if newcomers per minute were
+    /// not bounded.
+    pub(crate) fn seats_for_line(&self, active_users: f64, covered: bool) -> (u64, u64) {
+        if !covered || self.misses_users || self.forced() == Some(Mode::Throttling) || !self.has_seat(active_users) {
+            return (0, 0);
+        }
+        // A seat of the budget is not in the share.
+        let share = self.share(active_users).max(1);
+        let is_bounded = self.newcomers_per_minute().is_some();
+        (if is_bounded { share.min(self.permits.whole()) } else { share }, share)
+    }
+
+    /// Returns whether free seats go to newcomers by their places in the line. They do not while everybody is admitted.
+    pub(crate) fn serves_line(&self) -> bool {
+        let is_away = matches!(self.link, FleetLink::ReadOnly | FleetLink::Away);
+        self.forced() != Some(Mode::Open) && !(is_away && self.settings.on_outage == OnOutage::Open)
+    }
+
     /// Returns whether a user whose token cannot be verified, because the key server is away, is admitted without a
     /// seat.
     #[cfg(feature = "tower")]

@@ -50,6 +50,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use crate::line::{LineChange, LineRequest, LineView};
 use coverage::Coverage;
 use demand::Demand;
 use losses::Losses;

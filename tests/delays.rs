@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use axum::routing::get;
-use headcount::config::{LimitKey, PassCarrier};
+use headcount::config::{Carrier, LimitKey};
 use headcount::layer::Limit;
 use headcount::limit::{Limiter, Memory, Rate, token_bucket};
 use headcount::time::{ManualClock, Timestamp};
@@ -122,7 +122,7 @@ async fn a_newcomer_is_refused_after_the_delay_and_counted_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_pass_of_a_refused_request_is_counted_once() {
-    let [one, _] = full(|builder| builder.pass_carrier(PassCarrier::Header)).await;
+    let [one, _] = full(|builder| builder.pass_carrier(Carrier::Header)).await;
     let before = one.headcount.status().passes.forged;
     let request = Request::get("/").header("authorization", "Bearer carol").header("x-headcount-pass", "x".repeat(32));
     let answer = app(&one).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();

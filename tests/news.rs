@@ -24,7 +24,7 @@ trait Logs {
 
 impl<S: FilterStore> Logs for Node<S> {
     async fn logs(&self, logs: Vec<LogRequest>) -> Vec<LogPart> {
-        match self.asks(Request::ExchangeNews { logs, seats: SeatRequest::default() }).await {
+        match self.asks(Request::ExchangeNews { logs, seats: SeatRequest::default(), line: None }).await {
             Ok(Reply::News { logs: parts, .. }) => parts,
             other => panic!("{other:?}"),
         }
@@ -586,8 +586,8 @@ async fn an_answer_to_another_request_is_an_error() {
     one.admits("alice");
     for answer in [
         Reply::Left,
-        Reply::News { logs: vec![], seats: None },
-        Reply::News { logs: vec![LogPart::default(); 3], seats: None },
+        Reply::News { logs: vec![], seats: None, line: None },
+        Reply::News { logs: vec![LogPart::default(); 3], seats: None, line: None },
     ] {
         let _request = one.exchange.round.begin_beat(one.clock.monotonic());
         one.ends(Ok(answer));

@@ -1004,7 +1004,7 @@ async fn beats_and_rounds_of_200_servers_cost_redis_what_headcount_size_says() {
                 logs[0].entry = std::iter::repeat_with(|| fastrand::u8(..)).take(entry_bytes).collect();
                 logs[0].keep_for = (entry_bytes > 0).then_some(Duration::from_secs(1920));
                 let seats = SeatRequest { number: time as u64 + 1, new_epoch: 1, ..SeatRequest::default() };
-                let asked = Request::ExchangeNews { logs: logs.to_vec(), seats };
+                let asked = Request::ExchangeNews { logs: logs.to_vec(), seats, line: None };
                 let Reply::News { logs: parts, .. } = writer.ask(asked).await.unwrap() else { panic!("no news") };
                 let part = &parts[0];
                 read += part.bytes.len();

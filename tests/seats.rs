@@ -5,7 +5,9 @@
 mod node;
 mod support;
 
-use headcount::round::{Identity, LogRequest, Reply, Request, SeatReply, SeatRequest};
+use headcount::round::{
+    Identity, LineChange, LineRequest, LineView, LogRequest, Reply, Request, SeatReply, SeatRequest,
+};
 use headcount::time::{Clock, ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, MemoryStore, RedisStore};
 use node::{MINUTE, Node, SECOND, X, clock, settle};
@@ -21,7 +23,11 @@ const SERVERS: [&str; 3] = ["a", "b", "c"];
 
 /// The script, with the time as its last argument instead of the time of Redis.
 fn script() -> redis::Script {
-    let code = concat!(include_str!("../lua/seats.lua"), include_str!("../lua/exchange_news.lua"));
+    let code = concat!(
+        include_str!("../lua/seats.lua"),
+        include_str!("../lua/line.lua"),
+        include_str!("../lua/exchange_news.lua")
+    );
     let timed = code.replace("local time = redis.call('TIME')", "local time = { 0, ARGV[#ARGV] * 1000 }");
     assert_ne!(code, timed);
     redis::Script::new(&timed)
@@ -90,12 +96,11 @@ impl History {
 fn asks_redis(
     connection: &mut redis::Connection,
     script: &redis::Script,
-    keys: &[String; 2],
+    keys: &[String; 3],
     server: &str,
-    ask: &SeatRequest,
-    log: Option<&LogRequest>,
+    (ask, log, line): (&SeatRequest, Option<&LogRequest>, Option<&LineRequest>),
     now: Timestamp,
-) -> SeatReply {
+) -> (SeatReply, Option<LineView>) {
     let mut call = script.key(&keys[0]);
     call.arg(server).arg(ALIVE_FOR.as_millis() as u64);
     call.arg(format!("{:016x}", ask.epoch)).arg(format!("{:016x}", ask.new_epoch));
@@ -105,28 +110,60 @@ fn asks_redis(
         .arg(ask.room.map_or_else(String::new, |room| room.to_string()));
     call.arg(ask.demand).arg(ask.rounding.to_string());
     call.arg(ask.newcomers_per_minute.map_or_else(String::new, |most| most.to_string())).arg(ask.taken);
-    call.arg(1 << 18).arg(1 << 20);
+    call.arg(1 << 18).arg(1 << 20).arg(usize::from(log.is_some()));
     if let Some(log) = log {
         call.key(&keys[1]);
         call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
         call.arg(&log.new_id);
     }
+    if let Some(LineRequest { changes, served, mark, epoch }) = line {
+        call.key(&keys[2]).arg(*served).arg(*mark).arg(*epoch).arg(changes.len());
+        for epoch in epoch - 1..epoch + 8 {
+            call.key(format!("{}:{epoch}", keys[2]));
+        }
+        for LineChange { epoch, bin, by } in changes {
+            call.arg(*epoch).arg(bin.map_or_else(|| "c".to_owned(), |bin| bin.to_string())).arg(*by);
+        }
+    }
     call.arg(now.as_millis());
     let answer: Vec<redis::Value> = call.invoke(connection).unwrap();
     type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64);
+    let mut answer = answer.into_iter();
     let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers): Fields =
-        redis::from_redis_value(answer.into_iter().next().unwrap()).unwrap();
+        redis::from_redis_value(answer.next().unwrap()).unwrap();
     let epoch = u64::from_str_radix(&epoch, 16).unwrap();
-    SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers }
+    let view = answer.nth(usize::from(log.is_some())).filter(|view| *view != redis::Value::Array(vec![]));
+    (SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers }, view.map(view_of))
+}
+
+fn view_of(view: redis::Value) -> LineView {
+    type Fields = (u64, bool, u64, u64, u64, u64, String);
+    let (mark, is_open, called, waiting, served, left, points): Fields = redis::from_redis_value(view).unwrap();
+    let point = |text: &str| text.split_once(':').map(|(bin, before)| (bin.parse().unwrap(), before.parse().unwrap()));
+    let points = points.split_ascii_whitespace().map(|text| point(text).unwrap()).collect();
+    LineView { mark, is_open, called, waiting, served, left, points }
+}
+
+/// What servers pretend to know of a line: waiters who arrived in the last minute.
+fn of_a_line(now: Timestamp, rng: &mut fastrand::Rng) -> LineRequest {
+    let (epoch, bin) = (now.as_micros() >> 24, now.as_micros() >> 23);
+    let change = |rng: &mut fastrand::Rng| LineChange {
+        epoch: epoch - 1 + rng.u64(..10),
+        bin: (rng.u8(..) < 200).then(|| bin - rng.u64(..8)),
+        by: rng.i64(-2..8),
+    };
+    let changes = (0..rng.usize(..6)).map(|_| change(rng)).filter(|change| change.by != 0).collect();
+    let mark = if rng.u8(..) < 20 { now.as_micros() - 30_000_000 + rng.u64(..40_000_000) } else { 0 };
+    LineRequest { changes, served: rng.u64(..3), mark, epoch }
 }
 
 #[test]
-fn redis_and_memory_grant_the_same_seats_in_ten_thousand_histories() {
+fn redis_and_memory_grant_the_same_seats_and_call_the_same_waiters_in_ten_thousand_histories() {
     let redis = Redis::start();
     let client = redis::Client::open(redis.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
     let script = script();
-    let mut granted_in_all = 0;
+    let (mut granted_in_all, mut seen_lines) = (0, 0_u64);
     for seed in 0..10_000 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
@@ -137,6 +174,7 @@ fn redis_and_memory_grant_the_same_seats_in_ten_thousand_histories() {
             let server = rng.usize(..3);
             let ask = history.ask(server, &mut rng);
             let newcomers = rng.u64(..4) * u64::from(rng.bool());
+            let line = (rng.u8(..) < 200).then(|| of_a_line(clock.wall(), &mut rng));
             let log = LogRequest {
                 slot: Slot(30_000_000),
                 name: 0,
@@ -148,18 +186,25 @@ fn redis_and_memory_grant_the_same_seats_in_ten_thousand_histories() {
                 newcomers,
                 keep_for: Some(Duration::from_secs(180)),
             };
-            let request = Request::ExchangeNews { logs: vec![log.clone()], seats: ask };
-            let Reply::News { seats: Some(of_memory), .. } = memory.answer(&identity(SERVERS[server]), request) else {
+            let request = Request::ExchangeNews { logs: vec![log.clone()], seats: ask, line: line.clone() };
+            let Reply::News { seats: Some(of_memory), line: view_of_memory, .. } =
+                memory.answer(&identity(SERVERS[server]), request)
+            else {
                 panic!("a reply to news");
             };
-            let keys = [format!("seats:{seed}"), format!("log:{seed}")];
-            let of_redis = asks_redis(&mut connection, &script, &keys, SERVERS[server], &ask, Some(&log), clock.wall());
+            let keys = [format!("seats:{seed}"), format!("log:{seed}"), format!("line:{seed}")];
+            let asked = (&ask, Some(&log), line.as_ref());
+            let (of_redis, view_of_redis) =
+                asks_redis(&mut connection, &script, &keys, SERVERS[server], asked, clock.wall());
+            assert_eq!(view_of_redis, view_of_memory, "seed {seed}, step {step}: {line:?}");
+            seen_lines += u64::from(view_of_redis.is_some_and(|view| !view.points.is_empty()));
             assert_eq!(of_redis, of_memory, "seed {seed}, step {step}: {ask:?}");
             history.learn(server, &of_memory);
             granted_in_all += of_memory.granted;
         }
     }
     assert!(granted_in_all > 100_000, "{granted_in_all} seats were granted");
+    assert!(seen_lines > 10_000, "{seen_lines} replies knew of waiters");
 }
 
 #[test]
@@ -190,9 +235,9 @@ fn what_no_server_has_written_begins_a_new_ledger() {
     ] {
         let mut asks = |number: u64, millis: u64| {
             let ask = SeatRequest { epoch: 1, new_epoch: number, number, room: Some(100), ..SeatRequest::default() };
-            let keys = ["seats".into(), "log".into()];
+            let keys = ["seats".into(), "log".into(), "line".into()];
             let now = start.plus(Duration::from_millis(millis));
-            asks_redis(&mut connection, &script, &keys, "a", &ask, None, now)
+            asks_redis(&mut connection, &script, &keys, "a", (&ask, None, None), now).0
         };
         for number in 1..=5 {
             let reply = asks(number, (number - 1) * 1000);

@@ -747,14 +747,14 @@ impl<'a> World<'a> {
                 }
                 Some(Ok((reply, brings)))
             }
-            Request::ExchangeNews { logs, seats } => {
+            Request::ExchangeNews { logs, seats, .. } => {
                 if read_only {
                     logs.iter_mut().for_each(|log| log.entry.clear());
                     *seats = SeatRequest { new_epoch: seats.new_epoch, ..SeatRequest::default() };
                 }
                 let sent = logs.iter().map(|log| log.entry.len() as u64).sum::<u64>();
                 let (mut reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
-                if let Reply::News { seats, logs: parts } = &mut reply {
+                if let Reply::News { seats, logs: parts, .. } = &mut reply {
                     if let Some(figures) = &mut self.figures {
                         figures.news_bytes += parts.iter().map(|part| part.bytes.len() as u64).sum::<u64>() + sent;
                     }

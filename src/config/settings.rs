@@ -3,11 +3,12 @@
 #[cfg(feature = "jwt")]
 use super::Unverified;
 use super::window::MIN_CAPACITY;
-use super::{AppliesTo, Config, ConfigError, Enforcement, Limit, MissingToken, NewsEvery, RetryAfter};
+use super::{AppliesTo, Carrier, Config, ConfigError, Enforcement, Limit, MissingToken, NewsEvery, RetryAfter};
 #[cfg(feature = "tower")]
 use super::{Routes, TrustedProxies};
 use crate::bloom::Shape;
 use crate::fingerprint::FingerprintKey;
+use crate::line::Tickets;
 use crate::pass::Passes;
 use crate::room::RoomSettings;
 #[cfg(feature = "tower")]
@@ -47,6 +48,8 @@ pub(crate) struct Settings {
     /// How passes are sent.
     #[cfg(feature = "tower")]
     pub(crate) pass: Option<super::Pass>,
+    /// The issuer of tickets, and how they are sent, if newcomers wait in a line.
+    pub(crate) line: Option<(Tickets, Carrier)>,
     /// A hash of everything that servers must share to merge their filters: format, shape, window and key.
     pub(crate) generation: u64,
     /// The name of this server.
@@ -105,6 +108,8 @@ impl Config {
         let earlier_keys = self.token.earlier_keys()?;
         let has_passes = self.pass.is_some();
         let pass_issuer = has_passes.then(|| Passes::new(&key, &earlier_keys, &fleet.namespace, slot_length, slots));
+        let tickets = || Tickets::new(&key, &earlier_keys, &fleet.namespace);
+        let line = self.line.enabled.then(|| (tickets(), self.line.carry.clone()));
         Limit::check_all(self)?;
         #[cfg(feature = "jwt")]
         let jwt = match &self.token.jwt {
@@ -148,6 +153,7 @@ impl Config {
             key,
             earlier_keys,
             pass_issuer,
+            line,
             #[cfg(feature = "tower")]
             pass: self.pass.clone(),
             node: fleet.node_name(),

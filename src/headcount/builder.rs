@@ -4,7 +4,7 @@ use super::core::{Core, CoreParts, SampledVisits, codec_of};
 use super::telemetry::Telemetry;
 use super::{Headcount, Lifecycle, RoundFigures, Shared, WaitingRefusals, Worker};
 use crate::config::{
-    self, Config, ConfigError, Enforcement, MissingToken, PassCarrier, RetryAfter, Route, RouteClass, Secret, Settings,
+    self, Carrier, Config, ConfigError, Enforcement, MissingToken, RetryAfter, Route, RouteClass, Secret, Settings,
 };
 use crate::fingerprint::{Fingerprint, FingerprintKey, MIN_KEY_BYTES};
 use crate::ring::Ring;
@@ -269,7 +269,7 @@ impl Builder {
 /// `[pass]`
 impl Builder {
     /// Sends a signed pass to each active user whom the layer or the check endpoint admits, and sets how it travels.
-    pub fn pass_carrier(mut self, carrier: PassCarrier) -> Self {
+    pub fn pass_carrier(mut self, carrier: Carrier) -> Self {
         self.pass().carry = carrier;
         self
     }
@@ -283,6 +283,16 @@ impl Builder {
 
     fn pass(&mut self) -> &mut config::Pass {
         self.config.pass.get_or_insert_default()
+    }
+}
+
+/// `[line]`
+impl Builder {
+    /// Lets newcomers who are refused wait in a line, and sets how their tickets travel.
+    pub fn line(mut self, carrier: Carrier) -> Self {
+        self.config.line.enabled = true;
+        self.config.line.carry = carrier;
+        self
     }
 }
 

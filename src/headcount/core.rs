@@ -10,6 +10,7 @@ mod fleet;
 mod fleet_time;
 mod late;
 mod leases;
+mod line;
 mod minutes;
 mod overrides;
 mod presence;
@@ -33,6 +34,7 @@ use crate::time::{Clock, FleetClock, Timestamp};
 use counts::Counts;
 use crossbeam_utils::CachePadded;
 use late::LateUsers;
+use line::LineState;
 use lock_api::RwLockWriteGuard;
 use presence::Presences;
 use std::ops::{Deref, DerefMut};
@@ -67,8 +69,8 @@ pub(crate) struct Core {
     /// The current minute's users: the same content as in the ring of `state`, readable without the lock.
     current_filter: Arc<CurrentFilter>,
     state: ShardedLock<State>,
-    /// Flags computed from the state at its last change: `SHUT`, `THROTTLING`, `HOLDING`, `BESIDE`. Decisions read them
-    /// without the lock.
+    /// Flags computed from the state at its last change: `SHUT`, `THROTTLING`, `HOLDING`, `BESIDE`, `BY_LINE`.
+    /// Decisions read them without the lock.
     gate: CachePadded<AtomicU8>,
     refreshes: Sender<Fingerprint>,
     /// Refreshes that were applied in place because the channel was full.
@@ -78,6 +80,7 @@ pub(crate) struct Core {
     visits: Option<SampledVisits>,
     counts: Counts,
     presences: Mutex<Presences>,
+    line: LineState,
 }
 
 /// The state guarded by the lock.
@@ -108,6 +111,9 @@ const THROTTLING: u8 = 2;
 const HOLDING: u8 = 4;
 /// The bit of [`Core::gate`] that says that servers of other generations have published active users.
 const BESIDE: u8 = 8;
+
+/// The bit of [`Core::gate`] that says that free seats go to the newcomers whom the line calls.
+const BY_LINE: u8 = 16;
 
 /// The contents of a core, besides its settings.
 pub(super) struct CoreParts {
@@ -171,6 +177,7 @@ impl Core {
             counts: Counts::new(),
             late_users: LateUsers::default(),
             presences: Mutex::new(Presences::default()),
+            line: LineState::new(),
             settings,
         };
         core.change(|_| ());
@@ -270,11 +277,13 @@ impl Core {
         if let Some(mode) = state.room.settle(state.active_users(), now) {
             state.mode_changes[mode as usize] += 1;
         }
-        let shut = if state.seat() == Seat::Taken { SHUT } else { 0 };
+        let seat = state.seat();
+        let shut = if seat == Seat::Taken { SHUT } else { 0 };
         let throttling = if state.room.mode().0 == Mode::Throttling { THROTTLING } else { 0 };
         let holding = if state.room.holds_seats() { HOLDING } else { 0 };
         let beside = if state.beside.is_empty() { 0 } else { BESIDE };
-        let gate = shut | throttling | holding | beside;
+        let by_line = if seat == Seat::Free && state.room.serves_line() { BY_LINE } else { 0 };
+        let gate = shut | throttling | holding | beside | by_line;
         if self.gate.load(Relaxed) != gate {
             self.gate.store(gate, Relaxed);
         }

@@ -3,7 +3,7 @@
 use super::core::CoreStatus;
 use super::history::{Counts, History, Moment};
 use super::round_figures::RoundContext;
-use super::{Decisions, DelayedRefusals, Headcount, PassChecks, Restarts, Shared, SyncStatus, Touches};
+use super::{Decisions, DelayedRefusals, Headcount, LineStatus, PassChecks, Restarts, Shared, SyncStatus, Touches};
 use crate::config::{Enforcement, Settings};
 use crate::limiter_status::LimiterStatus;
 use crate::room::{FleetLink, Mode, OverrideMode};
@@ -68,6 +68,8 @@ pub struct Status {
     pub touches: Touches,
     /// The passes that this server has checked since its start.
     pub passes: PassChecks,
+    /// The line of newcomers who wait; null unless `line.enabled` is set.
+    pub line: Option<LineStatus>,
     /// The limiters of layers and of `[[limit]]`, and those shown by [`Headcount::show_limiter`].
     pub limits: Vec<LimiterStatus>,
     /// The restarts of this server's tasks after a panic.
@@ -269,6 +271,7 @@ impl Headcount {
             delayed_refusals: self.shared.waiting_refusals.status(),
             touches: core.touches(),
             passes: core.pass_checks(),
+            line: LineStatus::of(core),
             limits: telemetry.limiter_statuses(),
             restarts: lifecycle.restarts(),
             simulated_users: (settings.enforcement == Enforcement::Shadow).then(|| state.estimate.users.round() as u64),

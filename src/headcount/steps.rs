@@ -1,6 +1,7 @@
 //! The steps of a decision, for the layer, which asks limits between them.
 
 use super::{Admission, AdmitOptions, Headcount, HeldSeat, User};
+use crate::line::{Comer, InLine};
 use crate::pass::{Pass, PassCheck};
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ impl Headcount {
     }
 
     /// Returns whether a newcomer may take a seat now. False for a newcomer with a held seat, who needs no other.
-    pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
-        self.shared.core.may_take_seat(user)
+    pub(crate) fn may_take_seat(&self, user: &User<'_>, comer: Option<Comer>) -> bool {
+        self.shared.core.may_take_seat(user, comer)
     }
 
     /// Decides about a newcomer. If the newcomer is admitted and is to be recorded later, also returns the seat, which
@@ -25,6 +26,16 @@ impl Headcount {
     /// Counts a newcomer whom a limit refuses.
     pub(crate) fn count_limited_newcomer(&self, user: &User<'_>, options: AdmitOptions<'_>) {
         self.shared.core.count_limited_newcomer(user, options);
+    }
+
+    /// Returns the newcomer who shows this ticket, or who arrives now; `None` if newcomers do not wait in a line.
+    pub(crate) fn comer(&self, user: &User<'_>, ticket: Option<&[u8]>, counts: bool) -> Option<Comer> {
+        self.shared.core.comer(user, ticket, counts)
+    }
+
+    /// Counts a refused newcomer in the line. Returns what to tell, with the next ticket.
+    pub(crate) fn refuse_in_line(&self, comer: Comer, user: &User<'_>) -> Option<InLine> {
+        self.shared.core.refuse_in_line(comer, user)
     }
 
     /// Decides about a request without a token.

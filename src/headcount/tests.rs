@@ -216,9 +216,9 @@ fn a_newcomer_would_be_rejected_in_a_full_room_if_rejections_are_enforced() {
     {
         let (headcount, _worker) = Headcount::builder().max_active_users(1).enforcement(enforcement).build().unwrap();
         let (core, bob) = (headcount.core(), headcount.user(b"bob"));
-        assert!(!core.gate_rejects(&bob), "{enforcement:?}: there is room");
+        assert!(!core.gate_rejects(&bob, None), "{enforcement:?}: there is room");
         assert!(headcount.admit("alice").is_admitted());
-        assert_eq!(core.gate_rejects(&bob), rejected_when_full, "{enforcement:?}");
+        assert_eq!(core.gate_rejects(&bob, None), rejected_when_full, "{enforcement:?}");
     }
 }
 

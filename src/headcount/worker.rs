@@ -144,6 +144,7 @@ impl Worker {
         self.last_tick = monotonic;
         self.unfinished = None;
 
+        core.call_waiters(now);
         if core.expire_override(now) {
             tracing::info!("the override has ended");
         }

@@ -14,6 +14,7 @@ use super::verify::NoCaller;
 use crate::config::{Enforcement, RouteClass};
 use crate::headcount::{Admission, AdmitOptions, Admitted, Decision, Headcount, HeldSeat, Record, User};
 use crate::limit::Ask;
+use crate::line::Comer;
 use crate::token_source::{InvalidToken, Unverifiable};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ struct Decided {
     is_renewed: bool,
     /// The quotas of the newcomers' limiters.
     quotas: Quotas,
+    /// The newcomer's place in the line, if newcomers wait in one.
+    comer: Option<Comer>,
 }
 
 /// Whether a request is judged for the first time, or again after its refusal has waited.
@@ -240,20 +243,27 @@ impl Headcount {
             self.count(Decision::Limited);
             return Err(NotDecided::Limited(limited.wait_at_least(self.retry_after_for_limited(user))));
         }
+        let is_first = options.takes_seat;
         let newcomers = if class == RouteClass::Observe { &Limits::default() } else { &limits.newcomers };
+        let mut comer = None;
         let decided = match self.decide_without_seat(user, options) {
             Some(admission) => Ok((admission, None, Quotas::default())),
-            None => match self.delay_for(user).filter(|_| options.takes_seat) {
-                Some(delay) => {
-                    // The charge is made before the wait. Otherwise a client could guess without limit, by closing the
-                    // connection during it.
-                    attempt.iter().for_each(Attempt::note_refused);
-                    return Err(NotDecided::Waits(delay));
+            None => {
+                comer = self.comer_of(info, user, is_first);
+                let options = AdmitOptions { comer, ..options };
+                match self.delay_for(user, comer).filter(|_| is_first) {
+                    Some(delay) => {
+                        // The charge is made before the wait. Otherwise a client could guess without limit, by closing
+                        // the connection during it.
+                        attempt.iter().for_each(Attempt::note_refused);
+                        return Err(NotDecided::Waits(delay));
+                    }
+                    None => {
+                        let applicable = || newcomers.applicable(self, info, Some(caller));
+                        self.decide_newcomer(user, options, newcomers, applicable)
+                    }
                 }
-                None => {
-                    self.decide_newcomer(user, options, newcomers, || newcomers.applicable(self, info, Some(caller)))
-                }
-            },
+            }
         };
         let is_active = match &decided {
             Ok((Admission::Admitted(Admitted::Seen), ..)) => true,
@@ -267,7 +277,9 @@ impl Headcount {
             _ => {}
         }
         let (admission, seat, quotas) = decided.map_err(NotDecided::Limited)?;
-        Ok(Decided { admission, seat, is_renewed: is_active && options.renews, quotas })
+        // A request that can take no seat does not wait for one.
+        let comer = comer.filter(|_| class != RouteClass::Observe);
+        Ok(Decided { admission, seat, is_renewed: is_active && options.renews, quotas, comer })
     }
 
     /// Decides about a newcomer. Takes the permits first and the seat second, so that the room is not locked while the
@@ -281,7 +293,7 @@ impl Headcount {
     ) -> Result<(Admission, Option<HeldSeat>, Quotas), Limited> {
         // A newcomer for whom a seat is held was charged when the seat was reserved. If no seat is free, the limits are
         // not asked.
-        if limits.is_empty() || !options.takes_seat || !self.may_take_seat(user) {
+        if limits.is_empty() || !options.takes_seat || !self.may_take_seat(user, options.comer) {
             let (admission, seat) = self.decide_unseen(user, options);
             return Ok((admission, seat, Quotas::default()));
         }
@@ -305,7 +317,7 @@ impl Headcount {
         info: &RequestInfo<'_>,
         applicable: ApplicableLimits,
     ) -> Judgement {
-        let Decided { admission, seat, is_renewed, quotas } = decided;
+        let Decided { admission, seat, is_renewed, quotas, comer } = decided;
         #[cfg(not(feature = "server"))]
         drop(quotas);
         match self.answer(admission, info, applicable) {
@@ -322,7 +334,10 @@ impl Headcount {
                 }
                 Judgement::Admitted(entry)
             }
-            refused @ Judgement::Refused(_) => refused,
+            Judgement::Refused(refusal) => Judgement::Refused(match comer {
+                Some(comer) => self.refuse_to_wait(refusal, comer, user, info),
+                None => refusal,
+            }),
         }
     }
 

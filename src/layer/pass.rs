@@ -1,18 +1,16 @@
 //! Signed passes in headers and cookies.
 
+use super::carried::{Carried, shown};
 use super::request::RequestInfo;
-use crate::config::{self, PassCarrier};
+use crate::config;
 use crate::headcount::{Headcount, User};
 use crate::pass::Pass;
-use crate::token_source::{cookie_headers, cookies};
-use http::header::{CACHE_CONTROL, EXPIRES, SET_COOKIE};
+use http::header::{CACHE_CONTROL, EXPIRES};
 use http::{HeaderMap, HeaderName, HeaderValue};
+use std::time::Duration;
 
 /// The header of passes, in requests and responses.
 pub(crate) const PASS: HeaderName = HeaderName::from_static("x-headcount-pass");
-
-/// The most cookies of one name that are checked.
-const MOST_COOKIES: usize = 4;
 
 /// A pass for the answer to a request.
 #[derive(Debug)]
@@ -29,38 +27,11 @@ impl Headcount {
         Some(Handout { pass: self.pass_of(user)?, is_secure: secure.unwrap_or_else(|| self.is_https(info)) })
     }
 
-    /// Returns whether the client's connection used TLS. Behind a proxy, the client may have used TLS although the
-    /// proxy's connection to this server does not.
-    fn is_https(&self, info: &RequestInfo<'_>) -> bool {
-        let is_trusted = |peer| self.settings().trusted_proxies.include(peer);
-        let told = || info.headers.get("x-forwarded-proto").filter(|_| info.peer.is_some_and(is_trusted));
-        // Of several proxies, the first one saw the client.
-        let is_https = |protocols: &HeaderValue| {
-            let first = protocols.as_bytes().split(|&byte| byte == b',').next().unwrap_or_default();
-            first.trim_ascii().eq_ignore_ascii_case(b"https")
-        };
-        info.is_https || told().is_some_and(is_https)
-    }
-
-    /// Returns the pass that a request shows, if there is one and passes are configured. If several cookies have the
-    /// configured name, returns the one that is valid for the user, or else the first: another part of the site may
-    /// have set the others.
+    /// Returns the pass that a request shows, if there is one and passes are configured. Of several
+    /// cookies, one that is valid for the user, or else the first.
     pub(super) fn shown_pass<'r>(&self, info: &RequestInfo<'r>, user: Option<&User<'_>>) -> Option<&'r [u8]> {
-        let config::Pass { carry, .. } = self.settings().pass.as_ref()?;
-        let headers = info.headers;
-        match carry {
-            PassCarrier::Header => headers.get(PASS).map(HeaderValue::as_bytes),
-            PassCarrier::Cookie(name) => {
-                let values = cookie_headers(headers).ok()?;
-                let mut shown = values.flat_map(|value| cookies(value, name)).take(MOST_COOKIES);
-                let first = shown.next()?;
-                let own = |pass: &&[u8]| user.is_some_and(|user| self.holds_pass(pass, user));
-                match shown.next() {
-                    Some(second) if !own(&first) => [second].into_iter().chain(shown).find(own).or(Some(first)),
-                    _ => Some(first),
-                }
-            }
-        }
+        let carrier = &self.settings().pass.as_ref()?.carry;
+        shown(carrier, &PASS, info.headers, |pass| user.is_some_and(|user| self.holds_pass(pass, user)))
     }
 
     /// Adds a pass to a response, unless the response's headers allow a shared cache to store it.
@@ -70,18 +41,9 @@ impl Headcount {
         if may_be_shared(headers) {
             return;
         }
-        let pass = handout.pass.as_str();
-        let (name, value) = match carry {
-            PassCarrier::Header => (PASS, pass.to_owned()),
-            PassCarrier::Cookie(name) => {
-                let seconds = settings.slot_length.as_secs_f64() * settings.slots as f64;
-                let age = seconds.ceil();
-                // Browsers accept a cookie named `__Host-…` or `__Secure-…` only with `Secure`.
-                let secure = if handout.is_secure || name.starts_with("__") { "; Secure" } else { "" };
-                (SET_COOKIE, format!("{name}={pass}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"))
-            }
-        };
-        let value = HeaderValue::try_from(value).expect("base 64 and the names of cookies are legal in headers");
+        let age = Duration::from_secs_f64((settings.slot_length.as_secs_f64() * settings.slots as f64).ceil());
+        let carried = Carried { text: handout.pass.as_str(), age, is_secure: handout.is_secure };
+        let (name, value) = carried.header(carry, &PASS);
         headers.append(name, value);
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("private"));
     }

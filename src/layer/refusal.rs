@@ -3,6 +3,7 @@
 use super::limited::Limited;
 use super::quota::{Quotas, whole_seconds};
 use super::request::RequestInfo;
+use super::waiting::Waiting;
 use crate::headcount::Decision;
 use crate::room::Mode;
 use crate::token_source::InvalidToken;
@@ -19,8 +20,13 @@ pub(crate) const MODE: HeaderName = HeaderName::from_static("x-headcount-mode");
 /// The header with the name of the limiter that refused.
 const LIMIT: HeaderName = HeaderName::from_static("x-headcount-limit");
 /// The headers that scripts of other origins may read.
-const EXPOSED: &str =
-    "Retry-After, RateLimit, RateLimit-Policy, X-Headcount-Decision, X-Headcount-Limit, X-Headcount-Mode";
+const EXPOSED: &str = concat!(
+    "Retry-After, RateLimit, RateLimit-Policy, X-Headcount-Decision, X-Headcount-Limit, X-Headcount-Mode, ",
+    "X-Headcount-Ticket"
+);
+/// The problem type of a refusal for lack of room, and its title.
+const NO_ROOM: &str = "urn:headcount:no-room";
+const TOO_MANY: &str = "Too many active users";
 /// The problem type of draft-ietf-httpapi-ratelimit-headers.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
@@ -59,7 +65,11 @@ pub struct Refusal {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Reason {
-    NoRoom { retry_after: Duration },
+    NoRoom {
+        retry_after: Duration,
+    },
+    /// The newcomer waits in the line.
+    Waits(Box<Waiting>),
     Limited(Limited),
     Invalid(InvalidToken),
 }
@@ -99,6 +109,11 @@ impl Refusal {
         Self::new(Reason::NoRoom { retry_after }, mode, info)
     }
 
+    /// Makes the newcomer wait in the line.
+    pub(super) fn waiting(self, waiting: Waiting) -> Self {
+        Self { reason: Reason::Waits(Box::new(waiting)), ..self }
+    }
+
     pub(super) fn invalid(invalid: InvalidToken, mode: Mode, info: &RequestInfo<'_>) -> Self {
         Self::new(Reason::Invalid(invalid), mode, info)
     }
@@ -121,7 +136,7 @@ impl Refusal {
     /// Returns the decision.
     pub fn decision(&self) -> Decision {
         match self.reason {
-            Reason::NoRoom { .. } => Decision::Rejected,
+            Reason::NoRoom { .. } | Reason::Waits(_) => Decision::Rejected,
             Reason::Limited(_) => Decision::Limited,
             Reason::Invalid(_) => Decision::Invalid,
         }
@@ -144,6 +159,7 @@ impl Refusal {
         let seconds = |time: Duration| Duration::from_secs(whole_seconds(time).max(1));
         match &self.reason {
             Reason::NoRoom { retry_after } => Some(seconds(*retry_after)),
+            Reason::Waits(waiting) => Some(seconds(waiting.in_line.retry_after)),
             Reason::Limited(limited) => limited.retry.map(seconds),
             Reason::Invalid(_) => None,
         }
@@ -153,7 +169,7 @@ impl Refusal {
     pub fn limit(&self) -> Option<&str> {
         match &self.reason {
             Reason::Limited(limited) => Some(&limited.by),
-            Reason::NoRoom { .. } | Reason::Invalid(_) => None,
+            Reason::NoRoom { .. } | Reason::Waits(_) | Reason::Invalid(_) => None,
         }
     }
 
@@ -178,6 +194,10 @@ impl Refusal {
         if let Some(retry_after) = self.retry_after() {
             headers.insert(RETRY_AFTER, retry_after.as_secs().into());
         }
+        if let Reason::Waits(waiting) = &self.reason {
+            let (name, value) = waiting.header.clone();
+            headers.append(name, value);
+        }
         if let Reason::Limited(limited) = &self.reason {
             limited.quotas.tell(headers);
             if let Ok(name) = HeaderValue::from_str(&limited.by) {
@@ -194,7 +214,13 @@ impl Refusal {
             Reason::NoRoom { .. } => {
                 let detail =
                     format!("There is no room for new users now. Try again in {} seconds.", retry.unwrap_or_default());
-                ("urn:headcount:no-room", "Too many active users", detail, String::new())
+                (NO_ROOM, TOO_MANY, detail, String::new())
+            }
+            Reason::Waits(waiting) => {
+                let retry = retry.unwrap_or_default();
+                let detail = format!("You are in the line. Come back in {retry} seconds, and show your ticket.");
+                let members = waiting.members();
+                (NO_ROOM, TOO_MANY, detail, format!("{members},\"retry_after\":{retry}"))
             }
             Reason::Limited(limited) => {
                 let detail = self.limited_because(limited);
@@ -222,7 +248,9 @@ impl Refusal {
     fn page(&self) -> String {
         let seconds = self.retry_after().map_or(0, |time| time.as_secs());
         match &self.reason {
-            Reason::NoRoom { .. } => include_str!("full_house.html").replace("{seconds}", &seconds.to_string()),
+            Reason::NoRoom { .. } | Reason::Waits(_) => {
+                include_str!("full_house.html").replace("{seconds}", &seconds.to_string())
+            }
             Reason::Limited(limited) => format!(
                 "<!doctype html><meta charset=utf-8><title>Too many requests</title><p>{}\n",
                 self.limited_because(limited)

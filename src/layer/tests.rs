@@ -1,5 +1,5 @@
 use super::{Limit, LimitLayer, LimitRequest};
-use crate::config::{Enforcement, LimitKey, OnMissingKey, PassCarrier, RouteClass};
+use crate::config::{Carrier, Enforcement, LimitKey, OnMissingKey, RouteClass};
 use crate::headcount::{Builder, Headcount, Presence};
 use crate::limit::{Ask, Limiter, Memory, sliding_log};
 use crate::time::{ManualClock, Timestamp};
@@ -360,7 +360,7 @@ impl http_body::Body for Events {
 }
 
 /// A server with one seat, which dora has, in a fleet that issues passes.
-fn server_with_passes(carrier: PassCarrier) -> Headcount {
+fn server_with_passes(carrier: Carrier) -> Headcount {
     let builder = Headcount::builder().max_active_users(1).secret("the key of the fleet").pass_carrier(carrier);
     let headcount = builder.build().unwrap().0;
     assert!(headcount.admit("dora").is_admitted());
@@ -368,13 +368,13 @@ fn server_with_passes(carrier: PassCarrier) -> Headcount {
 }
 
 /// A pass for alice that another server has issued.
-async fn given_elsewhere(carrier: &PassCarrier) -> String {
+async fn given_elsewhere(carrier: &Carrier) -> String {
     let elsewhere =
         Headcount::builder().max_active_users(1).secret("the key of the fleet").pass_carrier(carrier.clone());
     let answer = ask(&elsewhere.build().unwrap().0, from("alice")).await;
     match carrier {
-        PassCarrier::Header => answer.header("x-headcount-pass").to_owned(),
-        PassCarrier::Cookie(_) => {
+        Carrier::Header => answer.header("x-headcount-pass").to_owned(),
+        Carrier::Cookie(_) => {
             let cookie = answer.header("set-cookie");
             assert!(cookie.ends_with("; Path=/; Max-Age=1800; HttpOnly; SameSite=Lax"), "{cookie}");
             cookie.split(';').next().unwrap().to_owned()
@@ -384,9 +384,9 @@ async fn given_elsewhere(carrier: &PassCarrier) -> String {
 
 #[tokio::test]
 async fn a_user_with_a_pass_is_seen_by_a_server_that_has_no_news_of_them() {
-    for carrier in [PassCarrier::Header, PassCarrier::Cookie("pass".into())] {
+    for carrier in [Carrier::Header, Carrier::Cookie("pass".into())] {
         let pass = given_elsewhere(&carrier).await;
-        let shown = if carrier == PassCarrier::Header { "x-headcount-pass" } else { "cookie" };
+        let shown = if carrier == Carrier::Header { "x-headcount-pass" } else { "cookie" };
         let headcount = server_with_passes(carrier);
         assert_eq!(ask(&headcount, from("alice")).await.status, StatusCode::TOO_MANY_REQUESTS);
         let somebody_elses = ask(&headcount, from("bob").header(shown, &pass)).await;
@@ -406,7 +406,7 @@ async fn a_user_with_a_pass_is_seen_by_a_server_that_has_no_news_of_them() {
 
 #[tokio::test]
 async fn of_several_cookies_with_passes_the_users_own_counts() {
-    let carrier = PassCarrier::Cookie("pass".into());
+    let carrier = Carrier::Cookie("pass".into());
     let pass = given_elsewhere(&carrier).await;
     for (tossed, status) in [(1, StatusCode::OK), (3, StatusCode::OK), (4, StatusCode::TOO_MANY_REQUESTS)] {
         let headcount = server_with_passes(carrier.clone());
@@ -423,7 +423,7 @@ async fn of_several_cookies_with_passes_the_users_own_counts() {
 #[tokio::test]
 async fn a_cookie_is_for_tls_alone_where_the_request_came_over_tls() {
     let on = |secure: Option<bool>| {
-        let builder = Headcount::builder().max_active_users(9).pass_carrier(PassCarrier::Cookie("pass".into()));
+        let builder = Headcount::builder().max_active_users(9).pass_carrier(Carrier::Cookie("pass".into()));
         let builder = builder.trusted_proxies(["10.0.0.0/8"]);
         secure.map_or(builder.clone(), |secure| builder.secure_pass_cookie(secure)).build().unwrap().0
     };
@@ -452,14 +452,14 @@ async fn a_cookie_is_for_tls_alone_where_the_request_came_over_tls() {
 
 #[tokio::test]
 async fn a_pass_is_issued_to_active_users_alone() {
-    let headcount = server_with_passes(PassCarrier::Header);
+    let headcount = server_with_passes(Carrier::Header);
     let has_pass = |answer: &Answer| answer.headers.contains_key("x-headcount-pass");
     assert!(has_pass(&ask(&headcount, from("dora")).await));
     for request in [from("bob"), Request::get("/"), Request::get("/healthz"), preflight("/")] {
         assert!(!has_pass(&ask(&headcount, request).await));
     }
     // A newcomer whom the service refuses is not active.
-    let headcount = Headcount::builder().max_active_users(1).pass_carrier(PassCarrier::Header).build().unwrap().0;
+    let headcount = Headcount::builder().max_active_users(1).pass_carrier(Carrier::Header).build().unwrap().0;
     let inner = service_fn(|_| async {
         let response: Response<Full<bytes::Bytes>> = Response::builder().status(401).body(Full::default()).unwrap();
         Ok::<_, Infallible>(response)
@@ -470,7 +470,7 @@ async fn a_pass_is_issued_to_active_users_alone() {
 
 #[tokio::test]
 async fn without_passes_none_is_issued_and_none_is_read() {
-    let pass = given_elsewhere(&PassCarrier::Header).await;
+    let pass = given_elsewhere(&Carrier::Header).await;
     let headcount = configured(|builder| builder.secret("the key of the fleet"));
     assert_eq!(ask(&headcount, from("bob").header("x-headcount-pass", pass)).await.status.as_u16(), 429);
     assert_eq!(ask(&headcount, from("alice")).await.header("x-headcount-pass"), "");
@@ -480,11 +480,11 @@ async fn without_passes_none_is_issued_and_none_is_read() {
 
 #[tokio::test]
 async fn polling_with_a_pass_renews_nobody() {
-    let pass = given_elsewhere(&PassCarrier::Header).await;
+    let pass = given_elsewhere(&Carrier::Header).await;
     let headcount = Headcount::builder()
         .max_active_users(1)
         .secret("the key of the fleet")
-        .pass_carrier(PassCarrier::Header)
+        .pass_carrier(Carrier::Header)
         .route("/presence", RouteClass::Observe)
         .build()
         .unwrap()
@@ -498,7 +498,7 @@ async fn polling_with_a_pass_renews_nobody() {
 
 #[tokio::test]
 async fn no_pass_is_added_to_an_answer_that_a_shared_cache_may_keep() {
-    let headcount = server_with_passes(PassCarrier::Header);
+    let headcount = server_with_passes(Carrier::Header);
     for (cache_control, expires, expected) in [
         ("", false, "private"),
         ("no-store", true, "no-store"),

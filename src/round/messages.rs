@@ -1,5 +1,6 @@
 //! The requests of a round and the store's replies.
 
+use crate::line::{LineRequest, LineView};
 use crate::store_error::StoreError;
 use crate::time::{Slot, Timestamp};
 use std::time::Duration;
@@ -144,6 +145,8 @@ pub enum Request {
         logs: Vec<LogRequest>,
         /// This server's line in the ledger of seats.
         seats: SeatRequest,
+        /// The newcomers who wait; `None` if they wait in no line.
+        line: Option<LineRequest>,
     },
     /// Removes this server from the heartbeats, because it stops.
     Leave,
@@ -179,7 +182,7 @@ pub const LOG_ID_BYTES: usize = 16;
 /// # use headcount::time::Slot;
 /// let store = MemoryStore::new();
 /// let exchange = async |writer: &str, log: LogRequest| {
-///     let request = Request::ExchangeNews { logs: vec![log], seats: SeatRequest::default() };
+///     let request = Request::ExchangeNews { logs: vec![log], seats: SeatRequest::default(), line: None };
 ///     match store.exchange(&server(writer), request, SECOND).await {
 ///         Ok(Reply::News { logs, .. }) => logs.into_iter().next().unwrap(),
 ///         other => panic!("{other:?}"),
@@ -261,7 +264,7 @@ pub struct LogRequest {
 /// # let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
 /// let store = MemoryStore::with_clock(Arc::clone(&clock));
 /// let ask = async |writer: &str, seats: SeatRequest| {
-///     let request = Request::ExchangeNews { logs: vec![], seats };
+///     let request = Request::ExchangeNews { logs: vec![], seats, line: None };
 ///     match store.exchange(&server(writer), request, SECOND).await {
 ///         Ok(Reply::News { seats: Some(seats), .. }) => seats,
 ///         other => panic!("{other:?}"),
@@ -539,6 +542,8 @@ pub enum Reply {
         logs: Vec<LogPart>,
         /// What the ledger of seats says; `None` if the store refuses writes or has no ledger.
         seats: Option<SeatReply>,
+        /// What is known of the line; `None` if the request had none, or if the store has not called waiters lately.
+        line: Option<LineView>,
     },
     /// The reply to [`Request::Leave`].
     Left,

@@ -242,13 +242,14 @@ impl Round {
             self.news.in_flight.push(Sent { slot, recorded, entry, is_newest, shortens });
         }
         let sent = logs.iter().map(|log| log.newcomers).sum();
-        Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, reads_logs, now) }
+        let line = self.core.take_line_request();
+        Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, reads_logs, now), line }
     }
 
     /// Ends a beat with the store's answer at monotonic time `now`.
     pub fn end_beat(&mut self, answer: Result<Reply, StoreError>, now: Duration) {
-        let (parts, seats) = match answer {
-            Ok(Reply::News { logs, seats }) if logs.len() == self.news.in_flight.len() => (logs, seats),
+        let (parts, seats, line) = match answer {
+            Ok(Reply::News { logs, seats, line }) if logs.len() == self.news.in_flight.len() => (logs, seats, line),
             Ok(_) => return self.fail_beat(&StoreError::corrupt("the answer does not match the request"), now),
             Err(error) => return self.fail_beat(&error, now),
         };
@@ -261,6 +262,9 @@ impl Round {
         let gained = self.core.active_users() - before;
         self.coverage.count_foreign_newcomers(gained);
         self.read_seats(seats, has_read_all, now);
+        if let Some(view) = line {
+            self.core.read_line(view);
+        }
     }
 
     /// Returns whether this server has now read everything that was in the log.
@@ -488,12 +492,12 @@ mod tests {
         let [mut one, mut other] = [server(), server()];
         one.2.round.begin_beat(Duration::ZERO);
         assert!(one.0.admit("alice").is_admitted());
-        let Request::ExchangeNews { mut logs, seats } = one.2.round.begin_beat(Duration::ZERO) else {
+        let Request::ExchangeNews { mut logs, seats, line } = one.2.round.begin_beat(Duration::ZERO) else {
             panic!("a beat")
         };
         let log = logs.iter_mut().find(|log| !log.entry.is_empty()).unwrap();
         log.entry = log.entry.repeat((32 << 20) / log.entry.len());
-        store.answer(&one.2.identity, Request::ExchangeNews { logs, seats });
+        store.answer(&one.2.identity, Request::ExchangeNews { logs, seats, line });
         let mut beats = 0;
         while !other.2.round.news.has_refused() {
             beats += 1;

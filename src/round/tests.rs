@@ -52,7 +52,7 @@ fn the_time_limit_of_an_answer_grows_with_its_size() {
     headcount.round_figures().lock().last_success = Some(SECOND);
     assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false }), usual);
     assert_eq!(
-        round.time_for(&Request::ExchangeNews { logs: Vec::new(), seats: SeatRequest::default() }),
+        round.time_for(&Request::ExchangeNews { logs: Vec::new(), seats: SeatRequest::default(), line: None }),
         LEAST_TIMEOUT
     );
 }

@@ -1,6 +1,7 @@
 //! A store inside the process: for several servers of one program, for tests and for demos.
 
 mod ledger;
+mod line;
 
 use super::FilterStore;
 #[cfg(any(test, feature = "testing"))]
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ledger::Ledger;
+use line::StoredLine;
 
 /// A store inside the process. Clones are handles to one store.
 ///
@@ -39,6 +41,7 @@ pub struct MemoryStore {
 #[derive(Clone, Default)]
 struct Namespace {
     generations: BTreeMap<u64, Generation>,
+    line: StoredLine,
 }
 
 /// The data of one generation; the same as the keys in Redis.
@@ -178,7 +181,7 @@ impl MemoryStore {
                 Reply::Fetched(other.map_or_else(Vec::new, |other| other.fetch(&slots)))
             }
             Request::Publish(publish) => Reply::Published(namespace.publish(identity, publish, now)),
-            Request::ExchangeNews { logs, mut seats } => {
+            Request::ExchangeNews { logs, mut seats, line } => {
                 let own = namespace.own(identity);
                 own.keys_until = own.keys_until.max(now.plus(identity.keep_for));
                 let (mut parts, mut logged) = (Vec::with_capacity(logs.len()), 0);
@@ -192,8 +195,9 @@ impl MemoryStore {
                     }
                     parts.push(part);
                 }
-                let seats = own.ledger.lease(&identity.instance_id, &seats, logged, now, identity.alive_for);
-                Reply::News { logs: parts, seats: Some(seats) }
+                let (seats, pool) = own.ledger.lease(&identity.instance_id, &seats, logged, now, identity.alive_for);
+                let line = line.and_then(|line| namespace.line.exchange(&line, pool, now));
+                Reply::News { logs: parts, seats: Some(seats), line }
             }
             Request::Leave => {
                 let own = namespace.own(identity);

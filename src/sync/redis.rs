@@ -10,6 +10,7 @@
 
 use super::FilterStore;
 use crate::config::ConfigError;
+use crate::line::{EPOCHS, LineChange, LineRequest, LineView};
 use crate::redis_link::{RedisConnection, Route, is_read_only, refused_write};
 use crate::ring::codec::most_bytes_beside;
 use crate::round::{
@@ -34,7 +35,11 @@ static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../.
 static PLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/place.lua")));
 static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
 static EXCHANGE_NEWS: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("../../lua/seats.lua"), include_str!("../../lua/exchange_news.lua")))
+    Script::new(concat!(
+        include_str!("../../lua/seats.lua"),
+        include_str!("../../lua/line.lua"),
+        include_str!("../../lua/exchange_news.lua")
+    ))
 });
 static OVERRIDE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/override.lua")));
 
@@ -131,6 +136,11 @@ impl RedisStore {
 
     fn key_of(&self, generation: u64, name: &str) -> String {
         format!("headcount:{{{}}}:{generation:016x}:{name}", self.namespace)
+    }
+
+    /// Returns the key of the line. It is the same for all generations, so that a deploy keeps the mark.
+    fn line_key(&self) -> String {
+        format!("headcount:{{{}}}:line", self.namespace)
     }
 
     fn slot_key(&self, identity: &Identity, slot: Slot) -> String {
@@ -277,6 +287,7 @@ impl RedisStore {
         identity: &Identity,
         logs: &[LogRequest],
         seats: &SeatRequest,
+        line: Option<&LineRequest>,
     ) -> Result<Vec<Value>, RedisError> {
         let mut exchange = EXCHANGE_NEWS.prepare_invoke();
         exchange.key(self.key(identity, "seats")).arg(&identity.instance_id).arg(millis(identity.alive_for));
@@ -286,12 +297,21 @@ impl RedisStore {
         exchange.arg(seats.room.map_or_else(String::new, |room| room.to_string()));
         exchange.arg(seats.demand).arg(seats.rounding.to_string());
         exchange.arg(seats.newcomers_per_minute.map_or_else(String::new, |most| most.to_string())).arg(seats.taken);
-        exchange.arg(MOST_NEWS_BYTES).arg(MOST_LOG_BYTES);
+        exchange.arg(MOST_NEWS_BYTES).arg(MOST_LOG_BYTES).arg(logs.len());
         for LogRequest { slot, name, id, new_id, read_to, last_read, entry, newcomers, keep_for } in logs {
             exchange.key(self.key(identity, &format!("news:{slot}:{name:016x}")));
             exchange.arg(id.as_slice()).arg(*read_to).arg(last_read.as_slice()).arg(entry).arg(*newcomers);
             exchange.arg(keep_for.map_or_else(String::new, |time| millis(time).to_string()));
             exchange.arg(if entry.is_empty() { &[][..] } else { new_id.as_slice() });
+        }
+        if let Some(LineRequest { changes, served, mark, epoch }) = line {
+            exchange.key(self.line_key()).arg(*served).arg(*mark).arg(*epoch).arg(changes.len());
+            for epoch in epoch.saturating_sub(1)..epoch.saturating_sub(1) + EPOCHS {
+                exchange.key(format!("{}:{epoch}", self.line_key()));
+            }
+            for LineChange { epoch, bin, by } in changes {
+                exchange.arg(*epoch).arg(bin.map_or_else(|| "c".to_owned(), |bin| bin.to_string())).arg(*by);
+            }
         }
         exchange.invoke_async(&mut connection).await
     }
@@ -483,13 +503,14 @@ impl FilterStore for RedisStore {
                 let published = link.run(within, |connection| self.publish(connection, identity, &publish)).await;
                 published.map(Reply::Published)
             }
-            Request::ExchangeNews { logs, seats } => {
+            Request::ExchangeNews { logs, seats, line } => {
                 link.expect_values_of(logs.len() * MOST_NEWS_BYTES);
-                let exchange = |connection| self.exchange_news(connection, identity, &logs, &seats);
+                let exchange = |connection| self.exchange_news(connection, identity, &logs, &seats, line.as_ref());
                 let mut answer = link.run(within, exchange).await?.into_iter();
                 let seats = answer.next().map_or(Ok(None), read_seats)?;
-                let logs = answer.map(read_log_part).collect::<Result<_, _>>()?;
-                Ok(Reply::News { logs, seats })
+                let logs = answer.by_ref().take(logs.len()).map(read_log_part).collect::<Result<_, _>>()?;
+                let line = answer.next().and_then(read_line);
+                Ok(Reply::News { logs, seats, line })
             }
             Request::Leave => {
                 let (nodes, member) =
@@ -584,6 +605,20 @@ fn read_seats(seats: Value) -> Result<Option<SeatReply>, StoreError> {
         Some(SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers })
     });
     read.map(Some).ok_or_else(|| StoreError::corrupt("the ledger of seats cannot be read"))
+}
+
+/// Reads what `exchange_news.lua` says of the line. A line that cannot be read is as good as none: then each server
+/// calls its own waiters.
+fn read_line(line: Value) -> Option<LineView> {
+    type Fields = (u64, bool, u64, u64, u64, u64, String);
+    let (mark, is_open, called, waiting, served, left, points) = redis::from_redis_value::<Fields>(line).ok()?;
+    let point = |text: &str| {
+        let (bin, before) = text.split_once(':')?;
+        Some((bin.parse().ok()?, before.parse().ok()?))
+    };
+    let points = points.split_ascii_whitespace().map(point).collect::<Option<Vec<_>>>()?;
+    let is_ascending = points.is_sorted_by(|(bin, before), (next, until)| bin < next && before <= until);
+    is_ascending.then_some(LineView { mark, is_open, called, waiting, served, left, points })
 }
 
 /// Reads a part of the reply of `exchange_news.lua`.

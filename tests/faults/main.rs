@@ -93,7 +93,8 @@ impl Rig {
         let (_alone, _beside);
         match row.company {
             Company::Alone => _alone = self.machine.write(),
-            Company::Beside => _beside = self.machine.read(),
+            Company::AloneInFull if self.full => _alone = self.machine.write(),
+            Company::Beside | Company::AloneInFull => _beside = self.machine.read(),
         }
         let began = Instant::now();
         let mut finding = catch_unwind(AssertUnwindSafe(|| (row.play)(self))).unwrap_or_else(|panic| {

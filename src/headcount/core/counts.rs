@@ -86,8 +86,8 @@ pub struct Touches {
 /// token.
 ///
 /// ```
-/// use headcount::{Headcount, config::PassCarrier};
-/// let (headcount, _worker) = Headcount::builder().max_active_users(10).pass_carrier(PassCarrier::Header).build()?;
+/// use headcount::{Headcount, config::Carrier};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(10).pass_carrier(Carrier::Header).build()?;
 /// let pass = headcount.pass("alice").unwrap();
 /// let _ = headcount.admit_with_pass("mallory", pass.as_str());
 /// let _ = headcount.admit_with_pass("alice", pass.as_str());
@@ -113,11 +113,18 @@ pub(super) struct Counts {
     /// Touches of unseen tokens, and of seen ones.
     pub(super) touches: ShardedCounters<2>,
     pub(super) passes: ShardedCounters<{ PassCheck::ALL.len() }>,
+    /// Valid, expired and forged tickets.
+    pub(super) tickets: ShardedCounters<3>,
 }
 
 impl Counts {
     pub(super) fn new() -> Self {
-        Self { decisions: ShardedCounters::new(), touches: ShardedCounters::new(), passes: ShardedCounters::new() }
+        Self {
+            decisions: ShardedCounters::new(),
+            touches: ShardedCounters::new(),
+            passes: ShardedCounters::new(),
+            tickets: ShardedCounters::new(),
+        }
     }
 }
 
@@ -139,6 +146,11 @@ impl Core {
     pub(crate) fn pass_checks(&self) -> PassChecks {
         let [valid, expired, forged] = self.counts.passes.totals();
         PassChecks { valid, expired, forged }
+    }
+
+    /// Returns how many tickets were checked: valid, expired and forged ones.
+    pub(crate) fn ticket_checks(&self) -> [u64; 3] {
+        self.counts.tickets.totals()
     }
 
     /// Returns how many decisions since the start were rejections, shadow rejections included.

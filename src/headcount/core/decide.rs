@@ -2,11 +2,12 @@
 //! then asks the room for a seat. The layer also asks the limits of newcomers: after the check of the pass, and before
 //! the room.
 
-use super::{Admission, Admitted, BESIDE, Core, Decision, HOLDING, HeldSeat, SHUT, State, User};
+use super::{Admission, Admitted, BESIDE, BY_LINE, Core, Decision, HOLDING, HeldSeat, SHUT, State, User};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::failpoints;
 use crate::fingerprint::Fingerprint;
+use crate::line::Comer;
 use crate::pass::{Pass, PassCheck};
 use crate::ring::Membership;
 use crate::room::{FleetLink, Seat};
@@ -29,6 +30,8 @@ pub(crate) struct AdmitOptions<'r> {
     /// Whether an unseen user may take a free seat. This is false after a delayed refusal, because a seat that has
     /// become free during the delay is not reserved for a client that waited.
     pub(crate) takes_seat: bool,
+    /// The newcomer's place in the line; `None` stands behind all who wait.
+    pub(crate) comer: Option<Comer>,
 }
 
 /// When an admitted newcomer is recorded.
@@ -46,7 +49,7 @@ pub(crate) enum Record {
 impl AdmitOptions<'_> {
     /// The options of [`Headcount::admit`](crate::Headcount::admit).
     pub(crate) const ADMIT: Self =
-        Self { renews: true, record: Record::Now, pass: None, counts: true, takes_seat: true };
+        Self { renews: true, record: Record::Now, pass: None, counts: true, takes_seat: true, comer: None };
 }
 
 impl Core {
@@ -144,7 +147,7 @@ impl Core {
         self.note_decision(fingerprint, admission, options);
         let is_new = matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming));
         let holds = is_new && options.record == Record::OnSuccess;
-        (admission, holds.then(|| HeldSeat::new(Arc::clone(self), fingerprint)))
+        (admission, holds.then(|| HeldSeat::new(Arc::clone(self), fingerprint, options.comer)))
     }
 
     /// Counts a newcomer whom a limit refuses.
@@ -154,16 +157,16 @@ impl Core {
         self.note_decision(user.fingerprint(), Admission::Rejected { retry_after: Duration::ZERO }, options);
     }
 
-    /// Returns whether this user, who is unseen, would be rejected now: rejections are enforced, newcomers get no seat,
-    /// and the user holds none.
-    pub(crate) fn gate_rejects(&self, user: &User<'_>) -> bool {
-        self.settings.enforcement == Enforcement::Enforce && self.is_shut_for(user.fingerprint())
+    /// Returns whether this user, who is unseen, would be rejected now: rejections are enforced, the newcomer gets no
+    /// seat, and holds none.
+    pub(crate) fn gate_rejects(&self, user: &User<'_>, comer: Option<Comer>) -> bool {
+        self.settings.enforcement == Enforcement::Enforce && self.is_shut_for(user.fingerprint(), comer)
     }
 
     /// Returns whether this newcomer needs a new seat and the gate is open. A newcomer with a held seat needs none.
     #[cfg(feature = "tower")]
-    pub(crate) fn may_take_seat(&self, user: &User<'_>) -> bool {
-        self.gate.load(Relaxed) & SHUT == 0 && !self.holds_seat_of(user.fingerprint())
+    pub(crate) fn may_take_seat(&self, user: &User<'_>, comer: Option<Comer>) -> bool {
+        !self.is_gate_shut(comer) && !self.holds_seat_of(user.fingerprint())
     }
 
     /// Returns whether the current minute has a token. Returns false if this minute may be over.
@@ -298,7 +301,7 @@ impl Core {
     fn decide_newcomer(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         // Decided without the write lock: a crowd must not queue for the lock when there is no room. After a delayed
         // refusal, only a newcomer with a held seat goes on.
-        if self.is_shut_for(fingerprint) || !(options.takes_seat || self.holds_seat_of(fingerprint)) {
+        if self.is_shut_for(fingerprint, options.comer) || !(options.takes_seat || self.holds_seat_of(fingerprint)) {
             return self.rejected(fingerprint.0, options);
         }
         let mut state = self.write();
@@ -308,7 +311,7 @@ impl Core {
             return self.admission_with(Admitted::Seen, options);
         }
         let has_seat = state.room.holds_seat_of(fingerprint);
-        let seat = if has_seat { Seat::Free } else { self.seat_now(&mut state) };
+        let seat = if has_seat { Seat::Free } else { self.in_turn(self.seat_now(&mut state), &state, options.comer) };
         let admitted = match seat {
             Seat::Free => Admitted::Newcomer,
             Seat::Warming => Admitted::Warming,
@@ -327,7 +330,18 @@ impl Core {
         }
         self.update_gate(&mut state);
         drop(state);
+        if options.record == Record::Now {
+            self.serve_from_line(options.comer);
+        }
         self.admission_with(admitted, options)
+    }
+
+    /// Returns the seat that the room has for a newcomer, unless the line calls others.
+    fn in_turn(&self, seat: Seat, state: &State, comer: Option<Comer>) -> Seat {
+        match seat {
+            Seat::Free if state.room.serves_line() && !self.is_called(comer) => Seat::Taken,
+            seat => seat,
+        }
     }
 
     /// Asks the room for a seat. If the process was paused and the worker has not noticed it yet, this method first
@@ -343,8 +357,15 @@ impl Core {
     }
 
     /// Returns whether a newcomer would be rejected. A newcomer with a held seat would not.
-    fn is_shut_for(&self, fingerprint: Fingerprint) -> bool {
-        self.gate.load(Relaxed) & SHUT != 0 && !self.holds_seat_of(fingerprint)
+    fn is_shut_for(&self, fingerprint: Fingerprint, comer: Option<Comer>) -> bool {
+        self.is_gate_shut(comer) && !self.holds_seat_of(fingerprint)
+    }
+
+    /// Returns whether a newcomer gets no new seat: none is free, or the line calls others.
+    #[inline]
+    fn is_gate_shut(&self, comer: Option<Comer>) -> bool {
+        let gate = self.gate.load(Relaxed);
+        gate & SHUT != 0 || gate & BY_LINE != 0 && !self.is_called(comer)
     }
 
     fn holds_seat_of(&self, fingerprint: Fingerprint) -> bool {
@@ -356,7 +377,8 @@ impl Core {
     fn decide_unrecorded(&self, fingerprint: Fingerprint, options: AdmitOptions<'_>) -> Admission {
         let state = self.state.read();
         let has_seat = state.room.holds_seat_of(fingerprint);
-        let unseated = || if options.takes_seat { state.seat() } else { Seat::Taken };
+        let in_turn = || self.in_turn(state.seat(), &state, options.comer);
+        let unseated = || if options.takes_seat { in_turn() } else { Seat::Taken };
         let seat = if has_seat { Seat::Free } else { unseated() };
         drop(state);
         match seat {
@@ -368,7 +390,7 @@ impl Core {
 
     /// Decides about a request without a token.
     pub(crate) fn decide_missing(&self, options: AdmitOptions<'_>) -> Admission {
-        let shut = self.gate.load(Relaxed) & SHUT != 0;
+        let shut = self.is_gate_shut(None);
         let rejected = match self.settings.missing_token {
             MissingToken::NewUser => shut,
             MissingToken::Admit => false,
@@ -420,10 +442,11 @@ impl Core {
         self.retry_after(user.fingerprint().0, self.decisions().limited)
     }
 
-    /// Returns whether the gate is shut: no newcomer gets a new seat now. A newcomer with a held seat still comes in.
+    /// Returns whether newcomers are rejected now, all or those whom the line does not call. A newcomer with a held
+    /// seat still comes in.
     #[cfg(feature = "tower")]
     pub(crate) fn is_shut(&self) -> bool {
-        self.gate.load(Relaxed) & SHUT != 0
+        self.is_gate_shut(None)
     }
 
     /// Returns the time to wait after a refusal, spread so that clients refused together do not return together. `salt`

@@ -2,6 +2,7 @@
 
 use super::Core;
 use crate::fingerprint::Fingerprint;
+use crate::line::Comer;
 use crate::ring::Membership;
 use std::sync::Arc;
 
@@ -25,12 +26,13 @@ use std::sync::Arc;
 pub struct HeldSeat {
     core: Arc<Core>,
     fingerprint: Fingerprint,
+    comer: Option<Comer>,
     is_taken: bool,
 }
 
 impl HeldSeat {
-    pub(crate) fn new(core: Arc<Core>, fingerprint: Fingerprint) -> Self {
-        Self { core, fingerprint, is_taken: false }
+    pub(crate) fn new(core: Arc<Core>, fingerprint: Fingerprint, comer: Option<Comer>) -> Self {
+        Self { core, fingerprint, comer, is_taken: false }
     }
 
     /// Takes the seat: the newcomer is recorded before this returns.
@@ -47,6 +49,7 @@ impl HeldSeat {
                 state.ring.record(self.fingerprint);
             }
         });
+        self.core.serve_from_line(self.comer);
         self.core.note_visit(self.fingerprint, true);
     }
 }

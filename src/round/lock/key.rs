@@ -130,7 +130,7 @@ impl<'w> Key<'w> {
                 self.bytes.push(3);
                 self.publish(publish);
             }
-            Request::ExchangeNews { logs, seats } => {
+            Request::ExchangeNews { logs, seats, .. } => {
                 self.bytes.extend([4, u8::from(seats.reads_logs), logs.len() as u8]);
                 for log in logs {
                     self.slot(log.slot);

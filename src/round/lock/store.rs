@@ -28,12 +28,12 @@ impl Store {
             }
             Request::Leave => Reply::Left,
             Request::LookBeside { .. } | Request::FetchBeside { .. } => unreachable!("there is one generation"),
-            Request::ExchangeNews { logs, seats } => {
+            Request::ExchangeNews { logs, seats, .. } => {
                 self.readers[place] = seats.reads_logs;
                 let readers = self.readers.iter().filter(|reads| **reads).count() as u64;
                 let reply = SeatReply { epoch: 1, is_quiet: true, servers: SERVERS as u64, readers, ..<_>::default() };
                 let logs = logs.into_iter().map(|log| exchange_news(&mut self.logs, log, time)).collect();
-                Reply::News { logs, seats: Some(reply) }
+                Reply::News { logs, seats: Some(reply), line: None }
             }
         }
     }

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod search;
 
+use crate::line::Seats;
 use crate::room::Permits;
 use crate::round::{SeatReply, SeatRequest};
 use crate::time::Timestamp;
@@ -49,7 +50,7 @@ struct Line {
 
 impl Ledger {
     /// Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants
-    /// seats.
+    /// seats. Also returns the seats of the whole fleet, if they are known.
     pub(super) fn lease(
         &mut self,
         server: &str,
@@ -57,7 +58,7 @@ impl Ledger {
         logged: u64,
         now: Timestamp,
         alive_for: Duration,
-    ) -> SeatReply {
+    ) -> (SeatReply, Option<Seats>) {
         let number = self.lines.get(server).map_or(0, |line| line.number);
         let knows_more = ask.epoch == self.epoch && (ask.read > self.logged + self.valued || ask.answered > number);
         // Either nobody has asked for so long, or the clock has stepped. Who holds seats is unknown.
@@ -110,6 +111,7 @@ impl Ledger {
             let are_sharing = self.lines.values().any(|line| line.shares);
             let kept = if are_sharing { (room.max(0) as f64 * KEPT_FOR_SHARES).ceil() as i64 } else { 0 };
             let may_grant = ask.newcomers_per_minute.map_or(i64::MAX, |_| self.permits.whole() as i64);
+            let in_room = free - kept + unused as i64;
             let free = (free - kept).min(may_grant);
             let most = ask.newcomers_per_minute.map_or(i64::MAX, |per_minute| Permits::most(per_minute) as i64);
             let pool = (free + unused as i64).clamp(0, most) as f64;
@@ -122,8 +124,10 @@ impl Ledger {
             }
             self.permits.take(granted);
             (reply.granted, reply.pool) = (granted, pool as u64);
+            let seats = Seats::of(pool as u64, in_room.max(0) as u64, ask.newcomers_per_minute);
+            return (reply, Some(seats));
         }
-        reply
+        (reply, None)
     }
 }
 
@@ -166,7 +170,7 @@ mod tests {
             }
             now = now.plus(SECOND);
         }
-        let granted = ledger.lease("a", &SeatRequest { demand: 1, ..ask(5) }, 0, now, ALIVE_FOR).granted;
+        let granted = ledger.lease("a", &SeatRequest { demand: 1, ..ask(5) }, 0, now, ALIVE_FOR).0.granted;
         assert_eq!(granted, 87, "three quarters, and half of the rest");
         (ledger, now)
     }
@@ -175,7 +179,7 @@ mod tests {
     fn a_step_of_the_clock_grants_nothing_twice() {
         for step in [ALIVE_FOR, 60 * SECOND] {
             let (mut ledger, now) = ledger();
-            let mut later = |server, number, time| ledger.lease(server, &ask(number), 0, time, ALIVE_FOR);
+            let mut later = |server, number, time| ledger.lease(server, &ask(number), 0, time, ALIVE_FOR).0;
             let reply = later("b", 5, now.plus(step));
             assert_eq!((reply.granted, reply.is_quiet), (0, true), "{step:?}");
             assert_ne!(reply.epoch, 1);
@@ -185,7 +189,7 @@ mod tests {
     #[test]
     fn the_seats_of_a_silent_server_are_free_after_a_while() {
         let (mut ledger, now) = ledger();
-        let mut asks = |number, after| ledger.lease("b", &ask(number), 0, now.plus(after), ALIVE_FOR);
+        let mut asks = |number, after| ledger.lease("b", &ask(number), 0, now.plus(after), ALIVE_FOR).0;
         let granted: Vec<_> = (1..=4).map(|second| asks(5 + second, second as u32 * SECOND).granted).collect();
         // Each request says that the server holds none.
         assert_eq!(granted, [12, 12, 100, 100]);

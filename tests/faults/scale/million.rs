@@ -187,7 +187,7 @@ impl Server {
                 logs[0].entry = std::iter::repeat_with(|| rng.u8(..)).take(ENTRY_BYTES + 6 * users).collect();
                 logs[0].keep_for = Some(1920 * SECOND);
                 let seats = SeatRequest { number, new_epoch: 1, ..SeatRequest::default() };
-                let reply = self.ask(Request::ExchangeNews { logs: logs.to_vec(), seats }).await;
+                let reply = self.ask(Request::ExchangeNews { logs: logs.to_vec(), seats, line: None }).await;
                 let Reply::News { logs: parts, .. } = reply else { panic!("no news: {reply:?}") };
                 let part = &parts[0];
                 work.beats.fetch_add(1, Relaxed);

@@ -212,7 +212,7 @@ impl Fleet {
         }
         let rounding = if rounds_up { 0.999 } else { 0.0 };
         let ask = SeatRequest { epoch, new_epoch, number, read, unused, unpublished, room, rounding, ..<_>::default() };
-        let reply = self.ledger.lease(NAMES[place], &ask, newcomers, self.now, ALIVE_FOR);
+        let reply = self.ledger.lease(NAMES[place], &ask, newcomers, self.now, ALIVE_FOR).0;
         if mutant == Mutant::NoQuietTime {
             self.ledger.quiet_until = self.now;
         }

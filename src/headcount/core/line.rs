@@ -1,0 +1,108 @@
+//! The line at this server: who is called, and what the others are told.
+
+use super::{Core, User};
+use crate::config::RetryAfter;
+use crate::line::{Comer, InLine, Line, LineFigures, LineRequest, LineView, Place, Seats, TicketCheck};
+use crate::threads::Mutex;
+use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// The time between two calls of waiters.
+const CALL_EVERY: Duration = Duration::from_millis(250);
+
+/// The mark of a line in which all newcomers are called.
+const ALL: u64 = u64::MAX;
+
+/// The line, and its mark in a place that decisions read without a lock.
+pub(super) struct LineState {
+    called_to: AtomicU64,
+    line: Mutex<Line>,
+    /// When waiters were last called, in microseconds of fleet time.
+    called_at: AtomicU64,
+}
+
+impl LineState {
+    pub(super) fn new() -> Self {
+        Self { called_to: AtomicU64::new(ALL), line: Mutex::default(), called_at: AtomicU64::new(0) }
+    }
+
+    fn change<R>(&self, act: impl FnOnce(&mut Line) -> R) -> R {
+        let mut line = self.line.lock();
+        let result = act(&mut line);
+        self.called_to.store(line.called_to().map_or(ALL, |mark| mark.0), Relaxed);
+        result
+    }
+}
+
+impl Core {
+    /// Returns the newcomer who shows this ticket, or who arrives now if there is no valid one; `None` if newcomers do
+    /// not wait in a line. Counts the ticket if `counts`.
+    pub(crate) fn comer(&self, user: &User<'_>, ticket: Option<&[u8]>, counts: bool) -> Option<Comer> {
+        let (tickets, _) = self.settings.line.as_ref()?;
+        let now = self.time.now();
+        let found = ticket.map(|ticket| tickets.check(ticket, user.fingerprint(), user.token(), now));
+        if let Some(found) = found.filter(|_| counts) {
+            self.counts.tickets.count(found.index());
+        }
+        Some(match found {
+            Some(TicketCheck::Valid(waiter)) => Comer::Waiter(waiter),
+            _ => Comer::Arrival(Place::of_arrival(now, fastrand::u16(..))),
+        })
+    }
+
+    /// Returns whether the line lets this newcomer take a seat. Without a place, a newcomer stands behind all who wait.
+    pub(super) fn is_called(&self, comer: Option<Comer>) -> bool {
+        let called_to = self.line.called_to.load(Relaxed);
+        called_to == ALL || comer.is_some_and(|comer| comer.place().0 <= called_to)
+    }
+
+    /// Counts a refused newcomer in the line. Returns what to tell, with the next ticket.
+    pub(crate) fn refuse_in_line(&self, comer: Comer, user: &User<'_>) -> Option<InLine> {
+        let (tickets, _) = self.settings.line.as_ref()?;
+        let RetryAfter { min, max } = self.settings.retry_after;
+        let (now, random) = (self.time.now(), fastrand::f64());
+        let wait = self.line.change(|line| line.refuse(&comer, now, (min + max) / 2, random));
+        Some(InLine::new(tickets.issue(&wait.waiter, user.fingerprint()), &wait))
+    }
+
+    /// Counts a newcomer who takes a seat.
+    pub(super) fn serve_from_line(&self, comer: Option<Comer>) {
+        if let Some(Comer::Waiter(waiter)) = comer {
+            self.line.change(|line| line.serve(&waiter));
+        }
+    }
+
+    /// Calls waiters for the free seats of this server, if it is time.
+    pub(crate) fn call_waiters(&self, now: Timestamp) {
+        let called_at = Timestamp::from_micros(self.line.called_at.load(Relaxed));
+        if self.settings.line.is_none() || (now >= called_at && now.since(called_at) < CALL_EVERY) {
+            return;
+        }
+        self.line.called_at.store(now.as_micros(), Relaxed);
+        let state = self.state.read();
+        let (free, all) = state.room.seats_for_line(state.active_users(), state.ring.is_covered());
+        let seats = Seats::of(free, all, state.room.newcomers_per_minute());
+        drop(state);
+        self.line.change(|line| line.advance(seats, now));
+    }
+
+    /// Returns what to tell the store of the line, if newcomers wait in one.
+    pub(crate) fn take_line_request(&self) -> Option<LineRequest> {
+        self.settings.line.as_ref()?;
+        let now = self.time.now();
+        Some(self.line.change(|line| line.take_request(now)))
+    }
+
+    /// Reads what the store knows of the line.
+    pub(crate) fn read_line(&self, view: LineView) {
+        let now = self.time.now();
+        self.line.change(|line| line.read(view, now));
+    }
+
+    /// Returns the figures of the line; `None` if newcomers do not wait in a line.
+    pub(crate) fn line_figures(&self) -> Option<LineFigures> {
+        self.settings.line.as_ref()?;
+        Some(self.line.line.lock().figures(self.time.now()))
+    }
+}

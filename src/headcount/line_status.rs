@@ -1,0 +1,82 @@
+//! What operators see of the line.
+
+use super::Core;
+use crate::line::{LineFigures, LineView};
+use crate::time::Timestamp;
+use serde::Serialize;
+
+/// The newcomers who wait with a ticket.
+///
+/// ```
+/// use headcount::{Headcount, config::Carrier};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).line(Carrier::Header).build()?;
+/// let line = headcount.status().line.unwrap();
+/// assert_eq!((line.waiting, line.served, line.estimated_wait_seconds), (0, 0, None));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct LineStatus {
+    /// Whether all servers of the fleet have one line. Otherwise each server has its own, of the newcomers whose last
+    /// request came to it, and the numbers are its own.
+    pub is_shared: bool,
+    /// The newcomers who wait, those included who are called. A newcomer who does not come back counts for up to 22
+    /// seconds and a quarter of the time to wait after the next attempt was due.
+    pub waiting: u64,
+    /// The waiters whom the line has called, and who may take seats.
+    pub called: u64,
+    /// The time of arrival up to which waiters are called; null if the line has called nobody yet.
+    pub mark: Option<Timestamp>,
+    /// The waiters who took a seat, since the line began.
+    pub served: u64,
+    /// The waiters who left without a seat, since the line began.
+    pub left: u64,
+    /// The seats that waiters took in a minute, averaged over the last three; null while fewer than 20 did.
+    pub served_per_minute: Option<f64>,
+    /// The time that a newcomer who arrives now is expected to wait, in seconds; null while it is unknown.
+    pub estimated_wait_seconds: Option<u64>,
+    /// The tickets checked, by result.
+    pub tickets: TicketChecks,
+}
+
+/// The number of tickets checked since the start, by result. A ticket is checked only if this server has not seen the
+/// token.
+///
+/// ```
+/// use headcount::{Headcount, config::Carrier};
+/// let (headcount, _worker) = Headcount::builder().max_active_users(1).line(Carrier::Header).build()?;
+/// assert_eq!(headcount.status().line.unwrap().tickets.forged, 0);
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct TicketChecks {
+    /// Tickets that hold a place.
+    pub valid: u64,
+    /// Tickets whose client had not come back for five minutes more than it was told to wait.
+    pub expired: u64,
+    /// Tickets of another fleet or for another token, and values that are no tickets.
+    pub forged: u64,
+}
+
+impl LineStatus {
+    /// Returns the status of the line; `None` if newcomers do not wait in a line.
+    pub(super) fn of(core: &Core) -> Option<Self> {
+        let LineFigures { view, is_shared, seats_per_second, eta } = core.line_figures()?;
+        let LineView { mark, called, waiting, served, left, .. } = view;
+        let [valid, expired, forged] = core.ticket_checks();
+        Some(Self {
+            is_shared,
+            waiting,
+            called,
+            mark: (mark > 0).then(|| Timestamp::from_micros(mark)),
+            served,
+            left,
+            served_per_minute: seats_per_second.map(|seats| 60.0 * seats),
+            estimated_wait_seconds: eta.map(|eta| eta.estimate.as_secs()),
+            tickets: TicketChecks { valid, expired, forged },
+        })
+    }
+}

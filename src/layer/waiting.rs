@@ -1,0 +1,30 @@
+//! A refusal of a newcomer who waits in the line.
+
+use crate::line::InLine;
+use http::{HeaderName, HeaderValue};
+use std::time::Duration;
+
+/// What a refusal says to a waiter.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Waiting {
+    pub(super) in_line: InLine,
+    /// The header that brings the ticket to the client.
+    pub(super) header: (HeaderName, HeaderValue),
+}
+
+impl Waiting {
+    /// Returns the members of a problem document.
+    pub(super) fn members(&self) -> String {
+        let InLine { ticket, position, position_range, estimated_wait, estimated_wait_range, .. } = &self.in_line;
+        let (least, greatest) = position_range;
+        let seconds = |time: Duration| time.as_secs_f64().ceil() as u64;
+        let or_null = |text: Option<String>| text.unwrap_or_else(|| "null".to_owned());
+        let wait = or_null(estimated_wait.map(|time| seconds(time).to_string()));
+        let range = or_null(estimated_wait_range.map(|(low, high)| format!("[{},{}]", seconds(low), seconds(high))));
+        format!(
+            ",\"position\":{position},\"position_range\":[{least},{greatest}],\"estimated_wait_seconds\":{wait},\
+             \"estimated_wait_range\":{range},\"ticket\":\"{}\"",
+            ticket.as_str()
+        )
+    }
+}

@@ -1,0 +1,292 @@
+//! The line: newcomers who are refused get a [`Ticket`] with their place, and come in by the order of their arrival.
+//! Nobody keeps a record of a waiter. Pure: time and random numbers are arguments.
+//!
+//! The [`Line`] counts the waiters by their time of arrival and moves the *mark*, the place up to which waiters are
+//! called. A waiter who is called may take a seat, like a newcomer when nobody waits. All others are refused and told
+//! their position, the expected wait, and when to poll.
+
+mod exchange;
+mod in_line;
+mod pace;
+mod ticket;
+mod view;
+mod waiting;
+
+use crate::time::Timestamp;
+use pace::Pace;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(crate) use exchange::{EPOCHS, MOST_CHANGES};
+pub use exchange::{LineChange, LineRequest};
+pub use in_line::InLine;
+pub(crate) use pace::Eta;
+pub use ticket::Ticket;
+pub(crate) use ticket::{TicketCheck, Tickets};
+pub use view::LineView;
+pub(crate) use view::Position;
+pub(crate) use waiting::{Cell, Seats, Waiting, epoch_of};
+
+/// Waiters who arrived within the same 2²³ µs (8.4 s) share a bin.
+const BIN_BITS: u32 = 23;
+
+/// The most points of a view.
+const MOST_POINTS: u64 = 16;
+
+/// If the store has not called waiters for this long, each server calls its own.
+const STORE_SILENT_FOR: Duration = Duration::from_secs(3);
+
+/// A waiter polls a quarter of the expected wait after the last poll, but after at least and at most these.
+const POLL_AFTER: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+
+/// While the expected wait is unknown, a waiter polls after this time for each one who is before, or earlier.
+const POLL_AFTER_EACH: Duration = Duration::from_millis(100);
+
+/// A waiter who is called and finds no seat at this server polls after this time.
+const CALLED_POLL_AFTER: Duration = Duration::from_secs(2);
+
+/// The time between two polls is longer by up to this part of it, so that waiters do not poll together.
+const SPREAD: f64 = 0.2;
+
+/// A place in the line: the time of arrival, in microseconds of fleet time. The last three digits are random, and
+/// decide between waiters of the same millisecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(pub(crate) u64);
+
+/// What a ticket holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiter {
+    pub(crate) place: Place,
+    /// The time from the arrival to the last poll, in seconds.
+    polled_after: u32,
+    /// The time to wait after the last poll, in seconds.
+    retry_after: u16,
+}
+
+/// A newcomer who shows a ticket, or who arrives without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Comer {
+    Waiter(Waiter),
+    Arrival(Place),
+}
+
+/// What a waiter is told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Wait {
+    /// What the waiter's next ticket holds.
+    pub(crate) waiter: Waiter,
+    pub(crate) retry_after: Duration,
+    pub(crate) position: Position,
+    /// The expected time until the waiter is called; `None` while it is unknown.
+    pub(crate) eta: Option<Eta>,
+}
+
+/// The line at one moment, for operators.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LineFigures {
+    pub(crate) view: LineView,
+    /// Whether all servers of the fleet have one line.
+    pub(crate) is_shared: bool,
+    pub(crate) seats_per_second: Option<f64>,
+    /// The expected wait of a newcomer who arrives now.
+    pub(crate) eta: Option<Eta>,
+}
+
+/// Those who wait, and how fast they come in: at this server, or in the whole fleet while the store counts them.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// Those whose last poll came to this server.
+    own: Waiting,
+    served: u64,
+    /// What the store has not been told.
+    untold: BTreeMap<Cell, i64>,
+    untold_served: u64,
+    /// The highest mark that the store has told.
+    told_mark: u64,
+    /// When the store last called waiters, if it ever did.
+    store_called_at: Option<Timestamp>,
+    view: LineView,
+    /// Newcomers who have joined the line since the view was made.
+    joined: u64,
+    pace: Pace,
+}
+
+impl Place {
+    /// Returns the place of a newcomer who arrives now.
+    pub(crate) fn of_arrival(now: Timestamp, random: u16) -> Self {
+        Self((now.as_millis() * 1000).saturating_add(u64::from(random % 1000)))
+    }
+
+    /// Returns the time of arrival.
+    pub(crate) fn time(self) -> Timestamp {
+        Timestamp::from_micros(self.0)
+    }
+}
+
+impl Waiter {
+    fn polled(&self) -> Timestamp {
+        self.place.time().plus(Duration::from_secs(self.polled_after.into()))
+    }
+
+    /// Returns when the client should poll next.
+    fn poll_due(&self) -> Timestamp {
+        self.polled().plus(Duration::from_secs(self.retry_after.into()))
+    }
+
+    /// Returns for how long from the last poll the ticket is valid.
+    pub(crate) fn valid_for(&self) -> Duration {
+        Duration::from_secs(self.retry_after.into()) + ticket::GRACE
+    }
+
+    /// Returns until when the waiter counts: a client may poll a little late.
+    fn counts_until(&self) -> Timestamp {
+        self.poll_due().plus(Duration::from_secs(u64::from(self.retry_after / 4) + 5))
+    }
+
+    /// Returns whether so little of the time to wait has passed that a poll changes nothing.
+    fn is_early(&self, now: Timestamp) -> bool {
+        now < self.polled().plus(Duration::from_secs(self.retry_after.into()) / 2)
+    }
+}
+
+impl Comer {
+    pub(crate) fn place(&self) -> Place {
+        match self {
+            Self::Waiter(waiter) => waiter.place,
+            Self::Arrival(place) => *place,
+        }
+    }
+}
+
+impl Line {
+    /// Returns the place up to which newcomers may take seats; `None` if all may, because nobody waits or more seats
+    /// are free than waiters are left.
+    pub(crate) fn called_to(&self) -> Option<Place> {
+        (!self.view.is_open).then_some(Place(self.view.mark))
+    }
+
+    /// Calls waiters for the free seats of this server, unless the store calls them for the whole fleet.
+    pub(crate) fn advance(&mut self, seats: Seats, now: Timestamp) {
+        self.own.drop_ended(now);
+        self.untold = self.untold.split_off(&Cell { epoch: epoch_of(now), bin: None });
+        if self.is_shared(now) {
+            return;
+        }
+        if self.store_called_at.take().is_some() {
+            // The store counted other waiters.
+            self.pace = Pace::default();
+        }
+        let has_more_seats = self.own.call(seats, now);
+        self.show(self.own.view(has_more_seats, self.served), now);
+    }
+
+    /// Returns whether the store calls the waiters of the whole fleet.
+    fn is_shared(&self, now: Timestamp) -> bool {
+        self.store_called_at.is_some_and(|at| now.since(at) < STORE_SILENT_FOR)
+    }
+
+    fn show(&mut self, view: LineView, now: Timestamp) {
+        self.pace.note(view.served, view.left, now);
+        self.view = view;
+        self.joined = 0;
+    }
+
+    /// Returns what to tell the store.
+    pub(crate) fn take_request(&mut self, now: Timestamp) -> LineRequest {
+        let mut changes = Vec::new();
+        while changes.len() < MOST_CHANGES
+            && let Some((cell, by)) = self.untold.pop_first()
+        {
+            if by != 0 {
+                changes.push(LineChange { epoch: cell.epoch, bin: cell.bin, by });
+            }
+        }
+        let served = std::mem::take(&mut self.untold_served);
+        LineRequest { changes, served, mark: self.told_mark, epoch: epoch_of(now) }
+    }
+
+    /// Reads what the store knows of the line, if it called waiters lately.
+    pub(crate) fn read(&mut self, mut view: LineView, now: Timestamp) {
+        if !self.is_shared(now) {
+            self.pace = Pace::default();
+        }
+        self.store_called_at = Some(now);
+        // Anybody who can write to the store can move the mark.
+        view.mark = view.mark.min(now.as_micros());
+        self.told_mark = self.told_mark.max(view.mark);
+        self.own.follow(Place(view.mark));
+        self.show(view, now);
+    }
+
+    /// Counts a waiter who takes a seat.
+    pub(crate) fn serve(&mut self, waiter: &Waiter) {
+        self.count(waiter, -1);
+        self.served += 1;
+        self.untold_served += 1;
+    }
+
+    /// Counts a newcomer who is refused, and returns what to tell. `unknown` is the longest time between two
+    /// polls while the wait is unknown. `random` is uniform in 0..1.
+    pub(crate) fn refuse(&mut self, comer: &Comer, now: Timestamp, unknown: Duration, random: f64) -> Wait {
+        let place = comer.place();
+        let position = self.position(comer);
+        let eta = self.eta(position);
+        if let Comer::Waiter(waiter) = comer
+            && waiter.is_early(now)
+        {
+            return Wait { waiter: *waiter, retry_after: waiter.poll_due().since(now), position, eta };
+        }
+        let unknown = unknown.min(POLL_AFTER_EACH.saturating_mul(position.estimate.try_into().unwrap_or(u32::MAX)));
+        let retry_after = self.poll_after(place, eta, unknown).mul_f64(1.0 + SPREAD * random);
+        let waiter = Waiter {
+            place,
+            polled_after: now.since(place.time()).as_secs().try_into().unwrap_or(u32::MAX),
+            retry_after: retry_after.as_secs_f64().ceil() as u16,
+        };
+        match comer {
+            Comer::Waiter(before) => self.count(before, -1),
+            Comer::Arrival(_) => self.joined += 1,
+        }
+        self.count(&waiter, 1);
+        self.view.is_open = false;
+        Wait { waiter, retry_after: Duration::from_secs(waiter.retry_after.into()), position, eta }
+    }
+
+    fn count(&mut self, waiter: &Waiter, by: i64) {
+        let cell = self.own.cell(waiter.place, waiter.counts_until());
+        self.own.count(cell, by);
+        *self.untold.entry(cell).or_default() += by;
+    }
+
+    fn position(&self, comer: &Comer) -> Position {
+        let position = self.view.position(comer.place());
+        let joined = if matches!(comer, Comer::Arrival(_)) { self.joined } else { 0 };
+        Position { low: position.low + joined, estimate: position.estimate + joined, high: position.high + joined }
+    }
+
+    fn poll_after(&self, place: Place, eta: Option<Eta>, unknown: Duration) -> Duration {
+        if self.own.is_called(place) {
+            return CALLED_POLL_AFTER;
+        }
+        let (shortest, longest) = POLL_AFTER;
+        eta.map_or(unknown, |eta| eta.estimate / 4).clamp(shortest, longest)
+    }
+
+    fn eta(&self, position: Position) -> Option<Eta> {
+        self.pace.eta([position.low, position.estimate, position.high], self.view.waiting)
+    }
+
+    /// Returns the figures of the line.
+    pub(crate) fn figures(&self, now: Timestamp) -> LineFigures {
+        let arrival = self.position(&Comer::Arrival(Place::of_arrival(now, 999)));
+        LineFigures {
+            view: self.view.clone(),
+            is_shared: self.is_shared(now),
+            seats_per_second: self.pace.seats_per_second(),
+            eta: self.eta(arrival),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

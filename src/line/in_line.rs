@@ -1,0 +1,41 @@
+//! What a refused newcomer learns of the line.
+
+use super::{Eta, Position, Ticket, Wait};
+use std::time::Duration;
+
+/// The place of a newcomer who waits in the line, as [`Headcount::admit_in_line`](crate::Headcount::admit_in_line)
+/// returns it. The numbers are estimates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InLine {
+    /// The ticket that holds the place. The client keeps it, and shows it with its next request.
+    pub ticket: Ticket,
+    /// The position in the line; 1 is next.
+    pub position: u64,
+    /// The least and the greatest position that is possible.
+    pub position_range: (u64, u64),
+    /// The expected time until it is this newcomer's turn. `None` until 20 waiters have come in within three minutes.
+    pub estimated_wait: Option<Duration>,
+    /// The bounds of the expected time.
+    pub estimated_wait_range: Option<(Duration, Duration)>,
+    /// The time to wait before the next request, in whole seconds.
+    pub retry_after: Duration,
+    /// For how long the ticket is valid without a request.
+    pub valid_for: Duration,
+}
+
+impl InLine {
+    pub(crate) fn new(ticket: Ticket, wait: &Wait) -> Self {
+        let Wait { waiter, retry_after, position, eta } = *wait;
+        let Position { low, estimate, high } = position;
+        Self {
+            ticket,
+            position: estimate,
+            position_range: (low, high),
+            estimated_wait: eta.map(|Eta { estimate, .. }| estimate),
+            estimated_wait_range: eta.map(|Eta { low, high, .. }| (low, high)),
+            retry_after,
+            valid_for: waiter.valid_for(),
+        }
+    }
+}

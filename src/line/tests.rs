@@ -1,0 +1,274 @@
+//! Lines that are played through: waiters arrive, poll when they are told to, and take seats.
+
+use super::*;
+use std::collections::BinaryHeap;
+
+const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+const UNKNOWN: Duration = Duration::from_secs(30);
+const ADVANCED_EVERY: u64 = 250; // ms
+
+fn seats(free: u64) -> Seats {
+    Seats { free, soon: 0 }
+}
+
+fn at(millis: u64) -> Timestamp {
+    NOON.plus(Duration::from_millis(millis))
+}
+
+/// A client that polls when it is told to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Client {
+    /// When it polls next, in ms.
+    polls: u64,
+    /// When it came, in ms.
+    came: u64,
+    /// When it loses its patience, in ms.
+    leaves: u64,
+    ticket: Option<Waiter>,
+    /// Whether it throws its ticket away after each poll.
+    loses: bool,
+}
+
+impl Ord for Client {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.polls, other.came).cmp(&(self.polls, self.came))
+    }
+}
+
+impl PartialOrd for Client {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Clients who come at one server, and seats that become free there.
+struct Play {
+    line: Line,
+    rng: fastrand::Rng,
+    clients: BinaryHeap<Client>,
+    free: f64,
+    /// When each client came and when it was served, in the order of service, in ms.
+    served: Vec<(u64, u64)>,
+    /// The polls.
+    polls: u64,
+    /// The relative errors of what clients were told about their wait.
+    told: Vec<(u64, u64, f64)>,
+    /// The seats that stood free, times the ms, while somebody waited.
+    unused: f64,
+}
+
+impl Play {
+    fn new(seed: u64) -> Self {
+        Self {
+            line: Line::default(),
+            rng: fastrand::Rng::with_seed(seed),
+            clients: BinaryHeap::new(),
+            free: 0.0,
+            served: Vec::new(),
+            polls: 0,
+            told: Vec::new(),
+            unused: 0.0,
+        }
+    }
+
+    /// Lets `count` clients come, evenly spread over `[from, to)` ms, with a mean patience in ms. A `loses` of them
+    /// throw their tickets away.
+    fn arrive(&mut self, count: u64, (from, to): (u64, u64), patience: f64, loses: f64) {
+        for _ in 0..count {
+            let came = self.rng.u64(from..to);
+            let leaves = came + (-self.rng.f64().max(1e-9).ln() * patience) as u64;
+            let loses = self.rng.f64() < loses;
+            self.clients.push(Client { polls: came, came, leaves, ticket: None, loses });
+        }
+    }
+
+    /// Plays until `end`, with this many seats becoming free each second.
+    fn until(&mut self, from: u64, end: u64, seats_per_second: f64) {
+        for now in (from..end).step_by(ADVANCED_EVERY as usize) {
+            self.free += seats_per_second * ADVANCED_EVERY as f64 / 1000.0;
+            if !self.clients.is_empty() {
+                self.unused += self.free * ADVANCED_EVERY as f64;
+            }
+            self.line.advance(seats(self.free as u64), at(now));
+            while self.clients.peek().is_some_and(|client| client.polls < now + ADVANCED_EVERY) {
+                let client = self.clients.pop().unwrap();
+                self.poll(client);
+            }
+        }
+    }
+
+    fn poll(&mut self, mut client: Client) {
+        let now = client.polls;
+        if now >= client.leaves {
+            return;
+        }
+        self.polls += 1;
+        let comer = match client.ticket {
+            Some(waiter) => Comer::Waiter(waiter),
+            None => Comer::Arrival(Place::of_arrival(at(now), self.rng.u16(..))),
+        };
+        let is_called = self.line.called_to().is_none_or(|mark| comer.place() <= mark);
+        if is_called && self.free >= 1.0 {
+            self.free -= 1.0;
+            if let Comer::Waiter(waiter) = &comer {
+                self.line.serve(waiter);
+            }
+            if !client.loses {
+                self.served.push((client.came, now));
+            }
+            return;
+        }
+        let wait = self.line.refuse(&comer, at(now), UNKNOWN, self.rng.f64());
+        if let Some(eta) = wait.eta {
+            self.told.push((client.came, now, eta.estimate.as_secs_f64() * 1000.0));
+        }
+        client.ticket = (!client.loses).then_some(wait.waiter);
+        client.polls = now + wait.retry_after.as_millis() as u64;
+        self.clients.push(client);
+    }
+
+    /// Kendall's τ between the order of arrival and the order of service of those who waited.
+    fn tau(&self) -> f64 {
+        let waited: Vec<_> = self.served.iter().filter(|(came, served)| came != served).collect();
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut pair = || {
+            let [first, second] = [waited[rng.usize(..waited.len())], waited[rng.usize(..waited.len())]];
+            ((first.0 as f64 - second.0 as f64) * (first.1 as f64 - second.1 as f64)).partial_cmp(&0.0).unwrap() as i64
+        };
+        (0..200_000).map(|_| pair()).sum::<i64>() as f64 / 200_000.0
+    }
+}
+
+/// The results of a play.
+#[derive(Debug)]
+struct Results {
+    tau: f64,
+    /// The part of the seats that was free on average while somebody waited.
+    free: f64,
+    /// The median relative error of the expected waits.
+    eta_error: f64,
+    polls_per_second: f64,
+}
+
+impl Play {
+    fn results(&self, millis: u64) -> Results {
+        let served: std::collections::HashMap<_, _> = self.served.iter().copied().collect();
+        let error = |(came, at, told): &(u64, u64, f64)| {
+            let waits = served.get(came)?.saturating_sub(*at) as f64;
+            (waits > 10_000.0).then(|| (told - waits).abs() / waits)
+        };
+        let mut errors: Vec<_> = self.told.iter().filter_map(error).collect();
+        errors.sort_by(f64::total_cmp);
+        let seconds = millis as f64 / 1000.0;
+        Results {
+            tau: self.tau(),
+            free: self.unused / millis as f64 / X,
+            eta_error: errors[errors.len() / 2],
+            polls_per_second: self.polls as f64 / seconds,
+        }
+    }
+}
+
+const MINUTE: u64 = 60_000;
+
+/// All seats: 30 minutes of eleven a second.
+const X: f64 = 20_000.0;
+
+#[test]
+fn waiters_come_in_by_the_order_of_their_arrival() {
+    let patience = 20.0 * MINUTE as f64;
+    // Thirty a second for ten minutes; 20,000 within one; one in ten throws its tickets away; impatient ones.
+    let arrivals: [(&str, u64, u64, f64, f64); 4] = [
+        ("steady", 18_000, 10, patience, 0.0),
+        ("launch", 20_000, 1, patience, 0.0),
+        ("one in ten loses its tickets", 18_000, 10, patience, 0.1),
+        ("patience of five minutes", 18_000, 10, 5.0 * MINUTE as f64, 0.0),
+    ];
+    for (name, count, minutes, patience, loses) in arrivals {
+        let mut play = Play::new(count);
+        play.arrive(count, (0, minutes * MINUTE), patience, loses);
+        play.until(0, 10 * MINUTE, 11.0);
+        let results = play.results(10 * MINUTE);
+        println!("{name}: {results:.3?}");
+        let Results { tau, free, eta_error, polls_per_second } = results;
+        assert!(tau >= 0.95 && free <= 0.01 && eta_error < 0.2 && polls_per_second < 700.0, "{name}: {results:?}");
+    }
+}
+
+#[test]
+fn half_of_the_line_leaves_and_the_others_still_get_the_seats() {
+    let mut play = Play::new(7);
+    play.arrive(5_000, (0, MINUTE), 1e12, 0.0);
+    play.until(0, 3 * MINUTE, 10.0);
+    let before = play.served.len();
+    let clients = std::mem::take(&mut play.clients).into_vec();
+    play.clients = clients.into_iter().enumerate().filter_map(|(at, it)| (at % 2 == 0).then_some(it)).collect();
+    play.until(3 * MINUTE, 5 * MINUTE, 10.0);
+    let served = play.served.len() - before;
+    println!("{served} of 1,200 seats were used while half of the line vanished");
+    assert!(served >= 1_150, "{served}");
+    assert!(play.free < 60.0, "{} seats are free", play.free);
+}
+
+#[test]
+fn a_line_is_open_when_nobody_waits_and_forms_with_the_first_refusal() {
+    let mut line = Line::default();
+    let arrival = |millis| Comer::Arrival(Place::of_arrival(at(millis), 500));
+    line.advance(seats(0), at(0));
+    assert_eq!(line.called_to(), None);
+    let wait = line.refuse(&arrival(0), at(0), UNKNOWN, 0.0);
+    assert_eq!((wait.position.estimate, wait.eta, wait.retry_after), (1, None, Duration::from_secs(5)));
+    assert!(line.called_to().unwrap() < arrival(0).place());
+    line.advance(seats(1), at(250));
+    assert!(line.called_to().unwrap() >= arrival(0).place(), "he is called");
+    line.advance(seats(2), at(500));
+    assert_eq!(line.called_to(), None, "more seats than waiters");
+    line.refuse(&arrival(1), at(600), UNKNOWN, 0.0);
+    line.serve(&wait.waiter);
+    line.advance(seats(0), at(750));
+    let LineView { waiting, served, .. } = line.figures(at(750)).view;
+    assert_eq!((waiting, served), (1, 1));
+    line.advance(seats(0), at(120_000));
+    let LineView { waiting, left, .. } = line.figures(at(120_000)).view;
+    assert_eq!((waiting, left, line.called_to()), (0, 1, None), "the second has not come back");
+}
+
+#[test]
+fn a_poll_before_its_time_changes_nothing() {
+    let mut line = Line::default();
+    for other in 0..300 {
+        line.refuse(&Comer::Arrival(Place(at(0).as_micros() + other)), at(0), UNKNOWN, 0.0);
+    }
+    let place = Place::of_arrival(at(0), 900);
+    let first = line.refuse(&Comer::Arrival(place), at(0), UNKNOWN, 0.0);
+    assert_eq!((first.position.estimate, first.retry_after), (301, UNKNOWN));
+    for poll in 1..15 {
+        let again = line.refuse(&Comer::Waiter(first.waiter), at(1000 * poll), UNKNOWN, 0.5);
+        assert_eq!(again.waiter, first.waiter, "the same ticket");
+        assert_eq!(again.retry_after.as_secs(), 30 - poll);
+    }
+    line.advance(seats(0), at(14_000));
+    assert_eq!(line.figures(at(14_000)).view.waiting, 301);
+    let next = line.refuse(&Comer::Waiter(first.waiter), at(15_001), UNKNOWN, 0.0);
+    assert_eq!((next.waiter.place, next.waiter.polled_after), (place, 15));
+    line.advance(seats(0), at(15_000));
+    assert_eq!(line.figures(at(15_000)).view.waiting, 301);
+}
+
+#[test]
+fn hostile_places_and_times_overflow_nothing() {
+    let mut line = Line::default();
+    for place in [0, 1, NOON.as_micros(), u64::MAX >> 13, u64::MAX] {
+        for now in [0, 1, NOON.as_micros(), u64::MAX] {
+            let waiter = Waiter { place: Place(place), polled_after: u32::MAX, retry_after: u16::MAX };
+            let now = Timestamp::from_micros(now);
+            for comer in [Comer::Arrival(Place(place)), Comer::Waiter(waiter)] {
+                line.refuse(&comer, now, Duration::MAX, 1.0);
+                line.serve(&waiter);
+                line.advance(Seats { free: u64::MAX >> 1, soon: u64::MAX >> 1 }, now);
+                line.advance(seats(1), now);
+                line.figures(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What is known of the line at one moment.
+
+use super::{BIN_BITS, Place};
+
+/// The line at one moment.
+///
+/// ```
+/// use headcount::round::LineView;
+/// let nobody_waits = LineView::default();
+/// assert!(nobody_waits.is_open);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineView {
+    /// The mark, a time in microseconds: waiters who arrived until then are called.
+    pub mark: u64,
+    /// Whether all newcomers may take seats: nobody waits, or more seats are free than waiters are left.
+    pub is_open: bool,
+    /// The number of waiters who are called and have no seat yet.
+    pub called: u64,
+    /// The number of all waiters.
+    pub waiting: u64,
+    /// The seats that waiters have taken since the line began.
+    pub served: u64,
+    /// The waiters who have left without a seat since the line began.
+    pub left: u64,
+    /// How many of the waiters who are not called arrived before some times: bins of 2²³ µs, and the numbers of waiters
+    /// who arrived before their ends. At most 16, the last of which has all.
+    pub points: Vec<(u64, u64)>,
+}
+
+/// A number of waiters, with its bounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Position {
+    /// 1 for the waiter whose turn is next.
+    pub(crate) estimate: u64,
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+}
+
+impl Default for LineView {
+    fn default() -> Self {
+        Self { mark: 0, is_open: true, called: 0, waiting: 0, served: 0, left: 0, points: Vec::new() }
+    }
+}
+
+impl LineView {
+    /// Returns the position of a place.
+    pub(super) fn position(&self, place: Place) -> Position {
+        if place.0 <= self.mark {
+            return Position { low: 1, estimate: 1, high: self.called.max(1) };
+        }
+        let bin = place.0 >> BIN_BITS;
+        let next = self.points.partition_point(|point| point.0 < bin);
+        let end = |bin: u64| (bin + 1) << BIN_BITS;
+        let (from, before) = match next.checked_sub(1) {
+            Some(last) => (end(self.points[last].0), self.points[last].1),
+            None => (self.mark, 0),
+        };
+        // A newcomer who arrived after the last point waits behind all.
+        let Some(&(bin, until)) = self.points.get(next) else {
+            let last = self.waiting + 1;
+            return Position { low: last, estimate: last, high: last };
+        };
+        let part = place.0.saturating_sub(from) as f64 / end(bin).saturating_sub(from).max(1) as f64;
+        let within = ((until - before) as f64 * part.min(1.0)) as u64;
+        Position {
+            low: self.called + before + 1,
+            estimate: self.called + before + within + 1,
+            high: self.called + until.max(before + within + 1),
+        }
+    }
+}

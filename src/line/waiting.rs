@@ -1,0 +1,208 @@
+//! How many wait, by their time of arrival, without a record of any of them.
+//!
+//! A waiter is counted in one [`Cell`]: the *bin* of its arrival, and the *epoch* until which it counts. With each poll
+//! it moves to the cell of a later epoch. A waiter who does not come back vanishes when the epoch ends. So the counts
+//! are exact, apart from waiters who have left and whose epoch has not ended.
+//!
+//! The *mark* is the place up to which waiters are called: they may take seats. Each epoch has one more bin for them.
+
+use super::view::LineView;
+use super::{BIN_BITS, MOST_POINTS, Place};
+use crate::time::Timestamp;
+use std::collections::BTreeMap;
+
+/// Waiters who count until the same 2²⁴ µs (16.8 s) share an epoch, and count until its end.
+const EPOCH_BITS: u32 = 24;
+
+/// The waiters who are called for each free seat. It is above 1, because some of them do not come back.
+const CALLED_PER_SEAT: f64 = 1.03;
+/// Waiters who are called in addition, so that a waiter who does not come back cannot keep the only free seat empty.
+const CALLED_IN_ADDITION: f64 = 2.0;
+
+/// A waiter who is called polls within five seconds, a twelfth of a minute.
+const SOON_PER_MINUTE: u64 = 12;
+
+/// The counts, and the mark.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Waiting {
+    epochs: BTreeMap<u64, Epoch>,
+    mark: u64,
+    /// The number of waiters whose epochs have ended.
+    left: u64,
+}
+
+/// The counts of one epoch. They are signed, because a waiter may be taken out of another bin than the one that its
+/// arrival was counted in, when the mark passes it in between.
+#[derive(Debug, Clone, Default)]
+struct Epoch {
+    called: i64,
+    bins: BTreeMap<u64, i64>,
+}
+
+/// The seats for waiters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Seats {
+    pub(crate) free: u64,
+    /// Seats that become free before a waiter who is called now has polled.
+    pub(crate) soon: u64,
+}
+
+impl Seats {
+    /// Returns the seats if `free` may be taken now, out of `room`, and so many in each minute.
+    pub(crate) fn of(free: u64, room: u64, per_minute: Option<u64>) -> Self {
+        let soon = per_minute.map_or(0, |per_minute| per_minute / SOON_PER_MINUTE);
+        Self { free, soon: soon.min(room.saturating_sub(free)) }
+    }
+}
+
+/// Where a waiter is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cell {
+    pub(crate) epoch: u64,
+    /// `None` for a waiter who is called.
+    pub(crate) bin: Option<u64>,
+}
+
+impl Waiting {
+    /// Returns whether waiters of this place are called.
+    pub(super) fn is_called(&self, place: Place) -> bool {
+        place.0 <= self.mark
+    }
+
+    /// Returns the cell of a waiter who waits at `place` and counts until `until`.
+    pub(super) fn cell(&self, place: Place, until: Timestamp) -> Cell {
+        let bin = (!self.is_called(place)).then_some(place.0 >> BIN_BITS);
+        Cell { epoch: epoch_of(until), bin }
+    }
+
+    /// Adds waiters to a cell, or takes some out. Nothing is taken out of an epoch that has nobody.
+    pub(crate) fn count(&mut self, cell: Cell, by: i64) {
+        if by > 0 {
+            *self.epochs.entry(cell.epoch).or_default().bin(cell.bin) += by;
+        } else if let Some(epoch) = self.epochs.get_mut(&cell.epoch) {
+            *epoch.bin(cell.bin) += by;
+        }
+    }
+
+    /// Drops the epochs that have ended.
+    pub(crate) fn drop_ended(&mut self, now: Timestamp) {
+        let live = self.epochs.split_off(&epoch_of(now));
+        let ended = std::mem::replace(&mut self.epochs, live);
+        let sum = |epoch: &Epoch| epoch.called + epoch.bins.values().sum::<i64>();
+        self.left += ended.values().map(sum).sum::<i64>().max(0) as u64;
+    }
+
+    /// Drops the epochs before this one, whose waiters are known no more.
+    pub(crate) fn forget_before(&mut self, epoch: u64) {
+        self.epochs = self.epochs.split_off(&epoch);
+    }
+
+    /// Moves the mark, so that as many waiters are called as there are seats. Returns whether more seats are free than
+    /// waiters are left.
+    pub(crate) fn call(&mut self, seats: Seats, now: Timestamp) -> bool {
+        let all = seats.free.saturating_add(seats.soon);
+        let wanted = if all == 0 { 0.0 } else { all as f64 * CALLED_PER_SEAT + CALLED_IN_ADDITION };
+        let mut missing = wanted as i64 - self.called() as i64;
+        let mut uncalled = 0;
+        for (bin, count) in self.bins() {
+            let called = count.min(missing.max(0));
+            uncalled += count - called;
+            if called > 0 {
+                self.call_of(bin, count, called, now);
+                missing -= called;
+            }
+        }
+        uncalled == 0 && self.called() < seats.free
+    }
+
+    /// Calls `called` of the `count` waiters of a bin, those who came first.
+    fn call_of(&mut self, bin: u64, count: i64, called: i64, now: Timestamp) {
+        let first = bin << BIN_BITS;
+        let last = first | ((1 << BIN_BITS) - 1);
+        let from = self.mark.max(first.saturating_sub(1));
+        // Nobody has arrived later than now.
+        let last = if from < now.as_micros() { last.min(now.as_micros()) } else { last }.max(from);
+        let in_bin = self.epochs.values().filter_map(|epoch| epoch.bins.get(&bin)).filter(|count| **count > 0);
+        let (mut of, mut to_call) = (in_bin.sum::<i64>(), called);
+        for epoch in self.epochs.values_mut() {
+            let Some(here) = epoch.bins.get_mut(&bin).filter(|here| **here > 0) else { continue };
+            // The rest of the calls, spread over the rest of the waiters.
+            let part = (*here * to_call + of / 2) / of;
+            of -= *here;
+            to_call -= part;
+            *here -= part;
+            epoch.called += part;
+        }
+        if called == count {
+            self.mark = last;
+            self.epochs.values_mut().for_each(|epoch| _ = epoch.bins.remove(&bin));
+        } else {
+            // They are taken to have arrived evenly.
+            self.mark = from + ((last - from) as f64 * called as f64 / count as f64) as u64;
+        }
+    }
+
+    /// Moves the mark forward to where another one is that was moved for more waiters than these.
+    pub(super) fn follow(&mut self, mark: Place) {
+        self.mark = self.mark.max(mark.0);
+        for epoch in self.epochs.values_mut() {
+            let later = epoch.bins.split_off(&(self.mark >> BIN_BITS));
+            epoch.called += std::mem::replace(&mut epoch.bins, later).values().sum::<i64>();
+        }
+    }
+
+    /// Returns the bins that have waiters, and their numbers.
+    fn bins(&self) -> BTreeMap<u64, i64> {
+        let mut bins = BTreeMap::new();
+        for (bin, count) in self.epochs.values().flat_map(|epoch| &epoch.bins) {
+            *bins.entry(*bin).or_insert(0) += count;
+        }
+        bins.retain(|_, count| *count > 0);
+        bins
+    }
+
+    fn called(&self) -> u64 {
+        self.epochs.values().map(|epoch| epoch.called).sum::<i64>().max(0) as u64
+    }
+
+    /// Returns what everybody may know. `is_open` says that all newcomers may take seats.
+    pub(crate) fn view(&self, is_open: bool, served: u64) -> LineView {
+        let bins = self.bins();
+        let uncalled = bins.values().sum::<i64>() as u64;
+        let (mut points, mut before, mut next) = (Vec::new(), 0, 1);
+        for (bin, count) in bins {
+            before += count as u64;
+            // One point for each part of those who wait, at most.
+            if before * MOST_POINTS >= next * uncalled {
+                points.push((bin, before));
+                next = before * MOST_POINTS / uncalled + 1;
+            }
+        }
+        let called = self.called();
+        let waiting = called + uncalled;
+        LineView { mark: self.mark, is_open: is_open || waiting == 0, called, waiting, served, left: self.left, points }
+    }
+
+    pub(crate) fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// Goes on from the mark of an earlier line.
+    pub(crate) fn resume(&mut self, mark: u64) {
+        self.mark = self.mark.max(mark);
+    }
+}
+
+/// Returns the epoch of a time.
+pub(crate) fn epoch_of(time: Timestamp) -> u64 {
+    time.as_micros() >> EPOCH_BITS
+}
+
+impl Epoch {
+    fn bin(&mut self, bin: Option<u64>) -> &mut i64 {
+        match bin {
+            Some(bin) => self.bins.entry(bin).or_default(),
+            None => &mut self.called,
+        }
+    }
+}

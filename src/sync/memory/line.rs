@@ -1,0 +1,47 @@
+//! The line of a fleet, as `lua/line.lua` keeps it in Redis. [`LineRequest`] says what servers tell.
+
+use crate::line::{Cell, EPOCHS, LineRequest, LineView, Seats, Waiting, epoch_of};
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// The time between two calls of waiters.
+const CALL_EVERY: Duration = Duration::from_millis(250);
+
+/// A view that is older than this is not told.
+const SHOWN_FOR: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct StoredLine {
+    waiting: Waiting,
+    served: u64,
+    called_at: Timestamp,
+    view: LineView,
+}
+
+impl StoredLine {
+    /// Counts what a server tells. Calls waiters for the free seats of the fleet, if these are known and it is time.
+    /// Returns what is known of the line, unless waiters have not been called lately.
+    pub(super) fn exchange(&mut self, request: &LineRequest, seats: Option<Seats>, now: Timestamp) -> Option<LineView> {
+        // Redis has milliseconds.
+        let now = Timestamp::from_millis(now.as_millis());
+        self.waiting.resume(request.mark.min(now.as_micros()));
+        self.served += request.served;
+        // The request names the epochs that can be counted.
+        let first = request.epoch.saturating_sub(1);
+        for change in request.changes.iter().filter(|change| (first..first + EPOCHS).contains(&change.epoch)) {
+            if change.epoch >= epoch_of(now) {
+                self.waiting.count(Cell { epoch: change.epoch, bin: change.bin }, change.by);
+            }
+        }
+        let is_due = now < self.called_at || now.since(self.called_at) >= CALL_EVERY;
+        if let Some(seats) = seats.filter(|_| is_due) {
+            self.waiting.forget_before(first);
+            self.waiting.drop_ended(now);
+            let has_more_seats = self.waiting.call(seats, now);
+            self.called_at = now;
+            self.view = self.waiting.view(has_more_seats, self.served);
+        }
+        let is_shown = now >= self.called_at && now.since(self.called_at) < SHOWN_FOR;
+        is_shown.then(|| LineView { mark: self.waiting.mark(), served: self.served, ..self.view.clone() })
+    }
+}

@@ -1,0 +1,380 @@
+//! The line: tickets over HTTP, at one server and at several that share a store.
+#![cfg(feature = "server")]
+
+#[path = "support/node.rs"]
+mod node;
+mod support;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request};
+use axum::routing::get;
+use headcount::config::Carrier;
+use headcount::time::{Clock, ManualClock, Timestamp};
+use headcount::{Builder, FilterStore, Headcount, LineStatus, MemoryStore, Worker};
+use node::{Node, settle};
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{Redis, Server, wait_for};
+use tower::ServiceExt;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    fn retry_after(&self) -> u64 {
+        self.header("retry-after").parse().unwrap()
+    }
+}
+
+fn app(headcount: &Headcount) -> Router {
+    Router::new().route("/", get(|| async {})).layer(headcount.layer())
+}
+
+async fn asks(app: &Router, token: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = Request::get("/").header("authorization", format!("Bearer {token}"));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = String::from_utf8(to_bytes(body, 1 << 16).await.unwrap().to_vec()).unwrap();
+    Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+}
+
+/// A server that is alone and admits one newcomer in two seconds.
+struct Alone {
+    headcount: Headcount,
+    worker: Worker,
+    app: Router,
+    clock: Arc<ManualClock>,
+}
+
+impl Alone {
+    fn start(configure: impl FnOnce(Builder) -> Builder) -> Self {
+        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+        let builder = Headcount::builder().max_active_users(1000).newcomers_per_minute(30).clock(Arc::clone(&clock));
+        let (headcount, worker) =
+            configure(builder.secret("the key of the fleet").line(Carrier::Header)).build().unwrap();
+        Self { app: app(&headcount), headcount, worker, clock }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        for _ in 0..time.as_millis() / 50 {
+            self.clock.advance(50 * MILLISECOND);
+            self.worker.tick();
+        }
+    }
+
+    async fn fill(&mut self) {
+        for user in 0..100 {
+            if asks(&self.app, &format!("early-{user}"), &[]).await.status == 429 {
+                // Nobody waits any more: the one who was refused does not come back.
+                return self.pass(Duration::from_secs(120));
+            }
+        }
+        panic!("the server refuses nobody");
+    }
+
+    fn line(&self) -> LineStatus {
+        self.headcount.status().line.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_keeps_its_place_and_newcomers_stand_behind_it() {
+    let mut server = Alone::start(|builder| builder);
+    let first = loop {
+        let answer = asks(&server.app, &format!("early-{}", fastrand::u64(..)), &[]).await;
+        if answer.status == 429 {
+            break asks(&server.app, "alice", &[]).await;
+        }
+    };
+    assert_eq!(first.status, 429);
+    let ticket = first.header("x-headcount-ticket").to_owned();
+    assert_eq!(ticket.len(), 43);
+    let problem = first.json();
+    assert_eq!(problem["ticket"], ticket.as_str());
+    assert_eq!((problem["position"].as_u64(), &problem["estimated_wait_seconds"]), (Some(2), &serde_json::Value::Null));
+    assert_eq!(problem["retry_after"].as_u64(), Some(first.retry_after()));
+    let bob = asks(&server.app, "bob", &[]).await;
+    assert_eq!(bob.json()["position"].as_u64(), Some(3));
+    let bobs = bob.header("x-headcount-ticket").to_owned();
+
+    server.pass(Duration::from_millis(2500));
+    assert_eq!(asks(&server.app, "carol", &[]).await.status, 429, "she has come last");
+    for shown in ["", "nonsense", &ticket[1..], &bobs, &ticket.to_lowercase()] {
+        let answer = asks(&server.app, "mallory", &[("x-headcount-ticket", shown)]).await;
+        assert_eq!(answer.status, 429, "{shown}");
+    }
+    server.pass(Duration::from_millis(500));
+    assert_eq!(asks(&server.app, "alice", &[("x-headcount-ticket", &ticket)]).await.status, 200);
+    assert_eq!(asks(&server.app, "alice", &[]).await.status, 200, "she is in, and needs no ticket");
+    server.pass(Duration::from_millis(500));
+    let line = server.line();
+    assert_eq!((line.served, line.tickets.valid, line.is_shared), (1, 1, false));
+    assert!(line.tickets.forged >= 4, "{line:?}");
+}
+
+#[tokio::test]
+async fn a_cookie_carries_the_ticket_as_a_header_does() {
+    let mut server = Alone::start(|builder| builder.line(Carrier::Cookie("ticket".into())));
+    server.fill().await;
+    let answer = loop {
+        let answer = asks(&server.app, &format!("early-{}", fastrand::u64(..)), &[]).await;
+        if answer.status == 429 {
+            break asks(&server.app, "alice", &[]).await;
+        }
+    };
+    let cookie = answer.header("set-cookie");
+    assert!(cookie.starts_with("ticket=") && cookie.contains("; HttpOnly; SameSite=Lax"), "{cookie}");
+    let age: u64 = cookie.split("Max-Age=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap();
+    assert!(age > answer.retry_after(), "a ticket outlives the time to wait");
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    server.pass(Duration::from_secs(10));
+    assert_eq!(asks(&server.app, "alice", &[("cookie", &cookie)]).await.status, 200);
+}
+
+#[tokio::test]
+async fn without_a_line_nobody_gets_a_ticket() {
+    let (headcount, _worker) = Headcount::builder().max_active_users(1).build().unwrap();
+    let app = app(&headcount);
+    assert_eq!(asks(&app, "alice", &[]).await.status, 200);
+    let answer = asks(&app, "bob", &[("x-headcount-ticket", "nonsense")]).await;
+    assert_eq!((answer.status, answer.header("x-headcount-ticket")), (429, ""));
+    assert!(answer.json().get("position").is_none() && headcount.status().line.is_none());
+}
+
+/// A client that polls when it is told to.
+#[derive(Clone, PartialEq, Eq)]
+struct Client {
+    /// When it polls next, in ms.
+    polls: u64,
+    came: u64,
+    name: usize,
+    ticket: Option<String>,
+    loses: bool,
+}
+
+impl Ord for Client {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.polls, other.name).cmp(&(self.polls, self.name))
+    }
+}
+
+impl PartialOrd for Client {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Servers of one fleet, and clients that ask one of them at random.
+struct Fleet<S> {
+    nodes: Vec<Node<S>>,
+    apps: Vec<Router>,
+    clock: Arc<ManualClock>,
+    rng: fastrand::Rng,
+    clients: BinaryHeap<Client>,
+    /// When each client came and when it got in.
+    served: Vec<(u64, u64)>,
+    beats: u64,
+}
+
+impl<S: FilterStore> Fleet<S> {
+    async fn start(servers: usize, clock: Arc<ManualClock>, store: impl Fn() -> S, seed: u64) -> Self {
+        let start = |place: u64| {
+            let seed = 100 * seed + place;
+            Node::start(store(), &clock, |builder| {
+                builder
+                    .seed(seed)
+                    .max_active_users(10_000)
+                    .line(Carrier::Header)
+                    .newcomers_per_minute(600)
+                    .refusal_delay(Duration::ZERO)
+            })
+        };
+        let mut nodes: Vec<_> = (0..servers as u64).map(start).collect();
+        settle(&mut nodes).await;
+        let apps = nodes.iter().map(|node| app(&node.headcount)).collect();
+        let rng = fastrand::Rng::with_seed(seed);
+        Self { nodes, apps, clock, rng, clients: BinaryHeap::new(), served: Vec::new(), beats: 0 }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.wall().as_millis()
+    }
+
+    /// Lets clients come, evenly spread over the next `time`.
+    fn arrive(&mut self, count: usize, time: Duration, loses: f64) {
+        let now = self.now();
+        for _ in 0..count {
+            let came = now + self.rng.u64(..time.as_millis() as u64);
+            let name = self.rng.usize(..);
+            let loses = self.rng.f64() < loses;
+            self.clients.push(Client { polls: came, came, name, ticket: None, loses });
+        }
+    }
+
+    /// Passes time, with beats and rounds.
+    async fn pass(&mut self, time: Duration) {
+        for _ in 0..time.as_millis() / 50 {
+            self.clock.advance(50 * MILLISECOND);
+            self.beats += 1;
+            let servers = self.nodes.len() as u64;
+            for (place, node) in self.nodes.iter_mut().enumerate() {
+                if self.beats % 2 == place as u64 % 2 {
+                    node.worker.tick();
+                    node.beat().await;
+                }
+                if self.beats % (20 * servers) == 20 * place as u64 || self.beats % 20 == place as u64 {
+                    node.round().await;
+                }
+            }
+            let now = self.now();
+            while self.clients.peek().is_some_and(|client| client.polls <= now) {
+                let client = self.clients.pop().unwrap();
+                self.poll(client).await;
+            }
+        }
+    }
+
+    async fn poll(&mut self, mut client: Client) {
+        let app = &self.apps[self.rng.usize(..self.apps.len())];
+        let shown = client.ticket.iter().map(|ticket| ("x-headcount-ticket", ticket.as_str())).collect::<Vec<_>>();
+        let answer = asks(app, &format!("client-{}", client.name), &shown).await;
+        if answer.status == 200 {
+            if !client.loses {
+                self.served.push((client.came, self.now()));
+            }
+            return;
+        }
+        assert_eq!(answer.status, 429);
+        client.ticket = (!client.loses).then(|| answer.header("x-headcount-ticket").to_owned());
+        client.polls = self.now() + 1000 * answer.retry_after();
+        self.clients.push(client);
+    }
+
+    fn tau(&self) -> f64 {
+        kendall(&self.served.iter().filter(|(came, served)| served - came > 1000).copied().collect::<Vec<_>>())
+    }
+}
+
+/// Kendall's τ between the order of arrival and the order of service.
+fn kendall(served: &[(u64, u64)]) -> f64 {
+    let (mut agreeing, mut all) = (0_i64, 0_i64);
+    for (at, one) in served.iter().enumerate() {
+        for other in &served[..at] {
+            let sign = (one.0 as f64 - other.0 as f64) * (one.1 as f64 - other.1 as f64);
+            agreeing += sign.partial_cmp(&0.0).unwrap() as i64;
+            all += 1;
+        }
+    }
+    agreeing as f64 / all as f64
+}
+
+#[tokio::test]
+async fn waiters_at_several_servers_have_one_line() {
+    for (servers, loses) in [(1, 0.0), (5, 0.0), (5, 0.1), (20, 0.0)] {
+        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+        let store = MemoryStore::with_clock(Arc::clone(&clock));
+        let mut fleet = Fleet::start(servers, clock, || store.clone(), 3).await;
+        fleet.pass(Duration::from_secs(10)).await;
+        // Ten seats a second become free, and thirty clients come a second.
+        fleet.arrive(3600, Duration::from_secs(120), loses);
+        fleet.pass(Duration::from_secs(180)).await;
+        let line = fleet.nodes[0].headcount.status().line.unwrap();
+        assert!(line.is_shared, "{line:?}");
+        let tau = fleet.tau();
+        println!("{servers} servers, {loses} lose their tickets: {} served, τ {tau:.3}, {line:?}", fleet.served.len());
+        assert!(tau >= 0.95, "{servers} servers: τ {tau:.3}");
+        assert!(fleet.served.len() as f64 > 1700.0 * (1.0 - loses), "{} served", fleet.served.len());
+    }
+}
+
+/// Asks a server's check endpoint.
+fn checks(server: &Server, token: &str, ticket: Option<&str>) -> support::Answer {
+    let bearer = format!("Bearer {token}");
+    let mut headers = vec![("Authorization", bearer.as_str())];
+    headers.extend(ticket.map(|ticket| ("X-Headcount-Ticket", ticket)));
+    support::get(server.check, "/v1/check", &headers)
+}
+
+const CLIENTS: u64 = 240;
+
+/// Real servers on a real Redis: ten newcomers a second come in, by the order of their arrival.
+#[test]
+#[allow(clippy::disallowed_methods)] // Real servers are asked in real time.
+fn real_servers_on_one_redis_have_one_line() {
+    let redis = Redis::start();
+    let url = redis.url();
+    let state = tempfile::tempdir().unwrap();
+    let environment = [
+        ("HEADCOUNT__LINE__ENABLED", "true"),
+        ("HEADCOUNT__TOKEN__SECRET", "the key of the whole fleet"),
+        ("HEADCOUNT__ADMISSION__NEWCOMERS_PER_MINUTE", "600"),
+        ("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "0s"),
+    ];
+    let start = |_| Server::start(state.path(), &["--redis", &url, "--max-active-users", "10000"], &environment);
+    let servers: Vec<_> = (0..3).map(start).collect();
+    wait_for("all servers to lease seats", || {
+        servers.iter().all(|server| server.status()["sync"]["leases_seats"] == true).then_some(())
+    });
+    let begun = std::time::Instant::now();
+    let now = || begun.elapsed().as_millis() as u64;
+    // Twenty a second, for twelve seconds.
+    let client =
+        |name: u64| Client { polls: 50 * name, came: 50 * name, name: name as usize, ticket: None, loses: false };
+    let mut clients: Vec<_> = (0..CLIENTS).map(client).collect();
+    let (mut served, mut refused, mut thieves) = (Vec::new(), 0, 0);
+    while !clients.is_empty() && now() < 60_000 {
+        clients.sort_by_key(|client| client.polls);
+        let client = &mut clients[0];
+        std::thread::sleep(Duration::from_millis(client.polls.saturating_sub(now())));
+        let server = &servers[fastrand::usize(..servers.len())];
+        let answer = checks(server, &format!("client-{}", client.name), client.ticket.as_deref());
+        if answer.status == 200 {
+            served.push((client.came, now()));
+            clients.remove(0);
+            continue;
+        }
+        assert_eq!(answer.status, 429);
+        let ticket = answer.header("x-headcount-ticket").to_owned();
+        assert_eq!(answer.json()["ticket"], ticket.as_str());
+        if let Some(before) = client.ticket.replace(ticket).filter(|_| thieves < 5) {
+            thieves += 1;
+            let stolen = checks(server, &format!("thief-{thieves}"), Some(&before));
+            assert_eq!(stolen.status, 429, "a ticket of another token is none");
+        }
+        refused += 1;
+        client.polls = now() + 1000 * answer.header("retry-after").parse::<u64>().unwrap();
+    }
+    let waited: Vec<_> = served.iter().filter(|(came, served)| served - came > 1000).copied().collect();
+    let (tau, line) = (kendall(&waited), servers[0].status()["line"].clone());
+    println!("{} served, {refused} refused, {} waited, τ {tau:.3}, {line}", served.len(), waited.len());
+    assert_eq!(served.len(), CLIENTS as usize);
+    // They poll after five seconds at the earliest, so the order of a few seconds is random.
+    assert!(tau > 0.6, "τ {tau:.3}");
+    assert_eq!(line["is_shared"], true);
+    assert!(line["served"].as_u64().unwrap() as usize >= waited.len() / 2, "{line}");
+    // A flush loses the counts, and servers write the mark back.
+    let mark = line["mark"].as_str().unwrap().to_owned();
+    let _: String = redis.ask(&["FLUSHALL"]);
+    wait_for("the line to be shared again", || {
+        let line = servers[0].status()["line"].clone();
+        (line["is_shared"] == true && line["mark"].as_str() >= Some(&mark)).then_some(())
+    });
+}
