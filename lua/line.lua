@@ -155,8 +155,8 @@ local function call_waiters(line, keys, first, free, soon, now)
 end
 
 -- Counts what a server tells, calls waiters if the `free` seats are known and it is time, and returns what is known of
--- the line: { mark, 1 if all newcomers may take seats, called, waiting, served, left, points }, or an empty list if waiters have
--- not been called lately. `now` is in ms.
+-- the line: { mark, 1 if all newcomers may take seats, called, waiting, served, left, points }, or an empty list if
+-- waiters have not been called lately. `now` is in ms.
 --
 -- keys: the line, then the epochs from the one before the server's on. ARGV from `at` on: waiters served, the highest
 -- mark that the server was told, the server's epoch, the number of changes, then three for each change: epoch, bin or

@@ -5,6 +5,7 @@
 //! called. A waiter who is called may take a seat, like a newcomer when nobody waits. All others are refused and told
 //! their position, the expected wait, and when to poll.
 
+mod counted;
 mod exchange;
 mod in_line;
 mod pace;
@@ -12,7 +13,9 @@ mod ticket;
 mod view;
 mod waiting;
 
+use crate::fingerprint::Fingerprint;
 use crate::time::Timestamp;
+use counted::Counted;
 use pace::Pace;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,6 +64,8 @@ pub(crate) struct Waiter {
     polled_after: u32,
     /// The time to wait after the last poll, in seconds.
     retry_after: u16,
+    /// Whether the line counts this waiter under this ticket. It counts a waiter with several tickets once.
+    is_counted: bool,
 }
 
 /// A newcomer who shows a ticket, or who arrives without one.
@@ -97,6 +102,7 @@ pub(crate) struct LineFigures {
 pub(crate) struct Line {
     /// Those whose last poll came to this server.
     own: Waiting,
+    counted: Counted,
     served: u64,
     /// What the store has not been told.
     untold: BTreeMap<Cell, i64>,
@@ -155,6 +161,16 @@ impl Comer {
             Self::Waiter(waiter) => waiter.place,
             Self::Arrival(place) => *place,
         }
+    }
+
+    /// Returns a number that is the same for all tickets that a user got within four seconds, and for each request of
+    /// the user without a ticket.
+    fn number(&self, fingerprint: Fingerprint) -> u64 {
+        let of_ticket = match self {
+            Self::Waiter(waiter) => waiter.polled().as_micros() >> 22,
+            Self::Arrival(_) => u64::MAX,
+        };
+        fastrand::Rng::with_seed(fingerprint.0 ^ of_ticket).u64(..)
     }
 }
 
@@ -225,9 +241,16 @@ impl Line {
         self.untold_served += 1;
     }
 
-    /// Counts a newcomer who is refused, and returns what to tell. `unknown` is the longest time between two
-    /// polls while the wait is unknown. `random` is uniform in 0..1.
-    pub(crate) fn refuse(&mut self, comer: &Comer, now: Timestamp, unknown: Duration, random: f64) -> Wait {
+    /// Counts a newcomer who is refused, and returns what to tell. `unknown` is the longest time between two polls
+    /// while the wait is unknown. `random` is uniform in 0..1.
+    pub(crate) fn refuse(
+        &mut self,
+        comer: &Comer,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        unknown: Duration,
+        random: f64,
+    ) -> Wait {
         let place = comer.place();
         let position = self.position(comer);
         let eta = self.eta(position);
@@ -242,17 +265,23 @@ impl Line {
             place,
             polled_after: now.since(place.time()).as_secs().try_into().unwrap_or(u32::MAX),
             retry_after: retry_after.as_secs_f64().ceil() as u16,
+            is_counted: self.counted.is_new(comer.number(fingerprint), now),
         };
-        match comer {
-            Comer::Waiter(before) => self.count(before, -1),
-            Comer::Arrival(_) => self.joined += 1,
+        if waiter.is_counted {
+            match comer {
+                Comer::Waiter(before) => self.count(before, -1),
+                Comer::Arrival(_) => self.joined += 1,
+            }
+            self.count(&waiter, 1);
         }
-        self.count(&waiter, 1);
         self.view.is_open = false;
         Wait { waiter, retry_after: Duration::from_secs(waiter.retry_after.into()), position, eta }
     }
 
     fn count(&mut self, waiter: &Waiter, by: i64) {
+        if !waiter.is_counted {
+            return;
+        }
         let cell = self.own.cell(waiter.place, waiter.counts_until());
         self.own.count(cell, by);
         *self.untold.entry(cell).or_default() += by;

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 #[non_exhaustive]
 pub struct Line {
-    /// Whether newcomers who are refused wait in a line. Each server has its own line.
+    /// Whether newcomers who are refused wait in a line. A fleet has one line while its seats are leased.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TRUE_OR_FALSE, "such_as" = "true")))]
     pub enabled: bool,
     /// The carrier of tickets.

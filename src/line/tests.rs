@@ -1,9 +1,11 @@
 //! Lines that are played through: waiters arrive, poll when they are told to, and take seats.
 
 use super::*;
+use crate::fingerprint::Fingerprint;
 use std::collections::BinaryHeap;
 
 const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+const ALICE: Fingerprint = Fingerprint(1 << 60);
 const UNKNOWN: Duration = Duration::from_secs(30);
 const ADVANCED_EVERY: u64 = 250; // ms
 
@@ -118,7 +120,13 @@ impl Play {
             }
             return;
         }
-        let wait = self.line.refuse(&comer, at(now), UNKNOWN, self.rng.f64());
+        let wait = self.line.refuse(
+            &comer,
+            Fingerprint((client.came << 32) ^ (client.leaves << 16)),
+            at(now),
+            UNKNOWN,
+            self.rng.f64(),
+        );
         if let Some(eta) = wait.eta {
             self.told.push((client.came, now, eta.estimate.as_secs_f64() * 1000.0));
         }
@@ -216,14 +224,14 @@ fn a_line_is_open_when_nobody_waits_and_forms_with_the_first_refusal() {
     let arrival = |millis| Comer::Arrival(Place::of_arrival(at(millis), 500));
     line.advance(seats(0), at(0));
     assert_eq!(line.called_to(), None);
-    let wait = line.refuse(&arrival(0), at(0), UNKNOWN, 0.0);
+    let wait = line.refuse(&arrival(0), Fingerprint(10 << 16), at(0), UNKNOWN, 0.0);
     assert_eq!((wait.position.estimate, wait.eta, wait.retry_after), (1, None, Duration::from_secs(5)));
     assert!(line.called_to().unwrap() < arrival(0).place());
     line.advance(seats(1), at(250));
     assert!(line.called_to().unwrap() >= arrival(0).place(), "he is called");
     line.advance(seats(2), at(500));
     assert_eq!(line.called_to(), None, "more seats than waiters");
-    line.refuse(&arrival(1), at(600), UNKNOWN, 0.0);
+    line.refuse(&arrival(1), Fingerprint(11 << 16), at(600), UNKNOWN, 0.0);
     line.serve(&wait.waiter);
     line.advance(seats(0), at(750));
     let LineView { waiting, served, .. } = line.figures(at(750)).view;
@@ -237,19 +245,19 @@ fn a_line_is_open_when_nobody_waits_and_forms_with_the_first_refusal() {
 fn a_poll_before_its_time_changes_nothing() {
     let mut line = Line::default();
     for other in 0..300 {
-        line.refuse(&Comer::Arrival(Place(at(0).as_micros() + other)), at(0), UNKNOWN, 0.0);
+        line.refuse(&Comer::Arrival(Place(at(0).as_micros() + other)), Fingerprint(other << 16), at(0), UNKNOWN, 0.0);
     }
     let place = Place::of_arrival(at(0), 900);
-    let first = line.refuse(&Comer::Arrival(place), at(0), UNKNOWN, 0.0);
+    let first = line.refuse(&Comer::Arrival(place), ALICE, at(0), UNKNOWN, 0.0);
     assert_eq!((first.position.estimate, first.retry_after), (301, UNKNOWN));
     for poll in 1..15 {
-        let again = line.refuse(&Comer::Waiter(first.waiter), at(1000 * poll), UNKNOWN, 0.5);
+        let again = line.refuse(&Comer::Waiter(first.waiter), ALICE, at(1000 * poll), UNKNOWN, 0.5);
         assert_eq!(again.waiter, first.waiter, "the same ticket");
         assert_eq!(again.retry_after.as_secs(), 30 - poll);
     }
     line.advance(seats(0), at(14_000));
     assert_eq!(line.figures(at(14_000)).view.waiting, 301);
-    let next = line.refuse(&Comer::Waiter(first.waiter), at(15_001), UNKNOWN, 0.0);
+    let next = line.refuse(&Comer::Waiter(first.waiter), ALICE, at(15_001), UNKNOWN, 0.0);
     assert_eq!((next.waiter.place, next.waiter.polled_after), (place, 15));
     line.advance(seats(0), at(15_000));
     assert_eq!(line.figures(at(15_000)).view.waiting, 301);
@@ -260,10 +268,11 @@ fn hostile_places_and_times_overflow_nothing() {
     let mut line = Line::default();
     for place in [0, 1, NOON.as_micros(), u64::MAX >> 13, u64::MAX] {
         for now in [0, 1, NOON.as_micros(), u64::MAX] {
-            let waiter = Waiter { place: Place(place), polled_after: u32::MAX, retry_after: u16::MAX };
+            let waiter =
+                Waiter { place: Place(place), polled_after: u32::MAX, retry_after: u16::MAX, is_counted: true };
             let now = Timestamp::from_micros(now);
             for comer in [Comer::Arrival(Place(place)), Comer::Waiter(waiter)] {
-                line.refuse(&comer, now, Duration::MAX, 1.0);
+                line.refuse(&comer, ALICE, now, Duration::MAX, 1.0);
                 line.serve(&waiter);
                 line.advance(Seats { free: u64::MAX >> 1, soon: u64::MAX >> 1 }, now);
                 line.advance(seats(1), now);
@@ -271,4 +280,30 @@ fn hostile_places_and_times_overflow_nothing() {
             }
         }
     }
+}
+
+#[test]
+fn one_who_asks_again_and_again_counts_once() {
+    let mut line = Line::default();
+    let waiting = |line: &mut Line, millis| {
+        line.advance(seats(0), at(millis));
+        line.figures(at(millis)).view.waiting
+    };
+    let mut tickets = Vec::new();
+    for millis in 0..1000 {
+        let arrival = Comer::Arrival(Place::of_arrival(at(millis), 5));
+        tickets.push(line.refuse(&arrival, ALICE, at(millis), UNKNOWN, 0.5).waiter);
+    }
+    assert_eq!(waiting(&mut line, 1000), 1, "without a ticket");
+    assert_eq!(tickets.iter().filter(|ticket| ticket.is_counted).count(), 1);
+    for millis in 6000..7000 {
+        line.refuse(&Comer::Waiter(tickets[0]), ALICE, at(millis), UNKNOWN, 0.5);
+    }
+    assert_eq!(waiting(&mut line, 7000), 1, "with the same ticket");
+    // All the tickets, as if the client were many. No one else is taken out for them.
+    line.refuse(&Comer::Arrival(Place::of_arrival(at(7000), 5)), Fingerprint(9 << 16), at(7000), UNKNOWN, 0.5);
+    tickets[1..].iter().for_each(|ticket| _ = line.refuse(&Comer::Waiter(*ticket), ALICE, at(8000), UNKNOWN, 0.5));
+    assert_eq!(waiting(&mut line, 8000), 2);
+    tickets[1..].iter().for_each(|ticket| line.serve(ticket));
+    assert_eq!(waiting(&mut line, 8500), 2);
 }

@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1 | the format, 1 |
-//! | 1 | the class, 0 |
+//! | 1 | the class, 0; 128 more if the line does not count this ticket |
 //! | 8 | the place: the arrival in microseconds of fleet time, whose last three digits are random; big-endian |
 //! | 4 | the last poll, in seconds since the arrival, rounded down; big-endian |
 //! | 2 | the time to wait after the last poll, in seconds; big-endian |
@@ -24,6 +24,8 @@ use std::time::Duration;
 const FORMAT: u8 = 1;
 /// The only class so far.
 const CLASS: u8 = 0;
+/// The bit of the class of a ticket that the line does not count.
+const UNCOUNTED: u8 = 128;
 const HEAD_BYTES: usize = 16;
 const BYTES: usize = HEAD_BYTES + MAC_BYTES;
 /// The length of a ticket, in characters.
@@ -85,7 +87,7 @@ impl Tickets {
     /// Issues the ticket of a waiter, for the token with this fingerprint.
     pub(crate) fn issue(&self, waiter: &Waiter, fingerprint: Fingerprint) -> Ticket {
         let mut bytes = [0; BYTES];
-        bytes[..2].copy_from_slice(&[FORMAT, CLASS]);
+        bytes[..2].copy_from_slice(&[FORMAT, if waiter.is_counted { CLASS } else { CLASS | UNCOUNTED }]);
         bytes[2..10].copy_from_slice(&waiter.place.0.to_be_bytes());
         bytes[10..14].copy_from_slice(&waiter.polled_after.to_be_bytes());
         bytes[14..16].copy_from_slice(&waiter.retry_after.to_be_bytes());
@@ -101,7 +103,7 @@ impl Tickets {
         let mut bytes = [0; BYTES];
         let is_whole = ticket.len() == CHARACTERS && BASE64.decode_slice(ticket, &mut bytes).is_ok();
         let (head, mac) = bytes.split_at(HEAD_BYTES);
-        let is_ours = is_whole && head[..2] == [FORMAT, CLASS];
+        let is_ours = is_whole && head[0] == FORMAT && head[1] & !UNCOUNTED == CLASS;
         if !is_ours || !self.0.is_signed(head, mac, fingerprint, token) {
             return TicketCheck::Forged;
         }
@@ -110,6 +112,7 @@ impl Tickets {
             place: Place(number(2, 10)),
             polled_after: number(10, 14) as u32,
             retry_after: number(14, 16) as u16,
+            is_counted: head[1] & UNCOUNTED == 0,
         };
         let is_past = waiter.polled() <= now.plus(CLOCKS_DIFFER);
         let is_fresh = now <= waiter.polled().plus(waiter.valid_for());
@@ -136,7 +139,8 @@ mod tests {
     use super::*;
 
     const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
-    const ALICE: Waiter = Waiter { place: Place(NOON.as_micros() + 123), polled_after: 40, retry_after: 17 };
+    const ALICE: Waiter =
+        Waiter { place: Place(NOON.as_micros() + 123), polled_after: 40, retry_after: 17, is_counted: true };
 
     fn key(secret: &str) -> FingerprintKey {
         FingerprintKey::new(secret.as_bytes()).unwrap()

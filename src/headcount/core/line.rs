@@ -62,7 +62,7 @@ impl Core {
         let (tickets, _) = self.settings.line.as_ref()?;
         let RetryAfter { min, max } = self.settings.retry_after;
         let (now, random) = (self.time.now(), fastrand::f64());
-        let wait = self.line.change(|line| line.refuse(&comer, now, (min + max) / 2, random));
+        let wait = self.line.change(|line| line.refuse(&comer, user.fingerprint(), now, (min + max) / 2, random));
         Some(InLine::new(tickets.issue(&wait.waiter, user.fingerprint()), &wait))
     }
 
