@@ -73,8 +73,11 @@ fn play(rig: &Rig, fault: Fault, turns: u64) -> Finding {
                 // Within ten seconds more, the sentinels would make a replica of it: then there would be no master.
                 watched.monitor(master);
             }
-            let strays = astray(bench, &watched, master);
-            found.check(strays.is_empty(), || format!("turn {turn}: servers {strays:?} have left the new master"));
+            // On a busy machine, the sentinels may give their failover up and name the former master for a moment.
+            let with_it = bench.look_until(SELDOM, "all servers to be with the new master", |bench| {
+                astray(bench, &watched, master).is_empty()
+            });
+            found.check(with_it <= IN_STEP_WITHIN, || format!("turn {turn}: with the new master after {with_it:.1?}"));
         }
         bounds::check(&mut found, bench, &format!("{fault:?}"), bounds::OUTAGE_LOCAL);
         found
