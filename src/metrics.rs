@@ -4,7 +4,7 @@
 use crate::config::Enforcement;
 #[cfg(feature = "server")]
 use crate::headcount::LimitDatabase;
-use crate::headcount::{CORRUPT_REASONS, Headcount, Histogram, PassChecks};
+use crate::headcount::{CORRUPT_REASONS, Headcount, Histogram, LineStatus, PassChecks, TicketChecks};
 use crate::limiter_status::LimiterStatus;
 use crate::pass::PassCheck;
 use crate::room::Mode;
@@ -101,6 +101,10 @@ impl Metrics {
         describe_counter!("headcount_news_beats_total", "Exchanges of news between the rounds, by outcome.");
         describe_counter!("headcount_seats_granted_total", "Seats that the ledger has granted to this server.");
         describe_counter!("headcount_news_received_total", "Users learned from other servers between the rounds.");
+        describe_gauge!("headcount_line_waiting", "Newcomers who wait in the line.");
+        describe_gauge!("headcount_line_called", "Waiters who may take a seat and have none yet.");
+        describe_gauge!("headcount_line_estimated_wait_seconds", "Expected wait of a newcomer who arrives now.");
+        describe_counter!("headcount_tickets_total", "Tickets of unseen tokens, by the result of the check.");
         describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by the result of the check.");
         describe_counter!("headcount_touches_total", "Renewals of tokens without a check, by outcome.");
         #[cfg(feature = "server")]
@@ -177,6 +181,9 @@ impl Metrics {
         for (found, count) in PassCheck::ALL.into_iter().zip([valid, expired, forged]) {
             counter!("headcount_passes_total", "found" => found.as_str()).absolute(count);
         }
+        if let Some(line) = &status.line {
+            publish_line(line);
+        }
         status.limits.iter().for_each(LimiterStatus::publish);
         #[cfg(feature = "server")]
         self.publish_connections();
@@ -208,6 +215,18 @@ impl Metrics {
                     .absolute(count);
             }
         }
+    }
+}
+
+fn publish_line(line: &LineStatus) {
+    gauge!("headcount_line_waiting").set(line.waiting as f64);
+    gauge!("headcount_line_called").set(line.called as f64);
+    // A wait that is not known is no number.
+    gauge!("headcount_line_estimated_wait_seconds")
+        .set(line.estimated_wait_seconds.map_or(f64::NAN, |wait| wait as f64));
+    let TicketChecks { valid, expired, forged } = line.tickets;
+    for (found, count) in [("valid", valid), ("expired", expired), ("forged", forged)] {
+        counter!("headcount_tickets_total", "found" => found).absolute(count);
     }
 }
 

@@ -6,7 +6,8 @@
 -- rejects.
 
 local GATE = "abns@headcount"
-local FORWARDED = { "authorization", "x-headcount-pass", "accept", "origin", "access-control-request-method" }
+local FORWARDED = { "authorization", "x-headcount-pass", "x-headcount-ticket", "accept", "origin",
+    "access-control-request-method" }
 
 -- A request with more values of these headers, all counted together, is refused: HAProxy 2.6 crashes when it sends
 -- many.

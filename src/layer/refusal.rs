@@ -248,9 +248,8 @@ impl Refusal {
     fn page(&self) -> String {
         let seconds = self.retry_after().map_or(0, |time| time.as_secs());
         match &self.reason {
-            Reason::NoRoom { .. } | Reason::Waits(_) => {
-                include_str!("full_house.html").replace("{seconds}", &seconds.to_string())
-            }
+            Reason::NoRoom { .. } => full_house(seconds, ""),
+            Reason::Waits(waiting) => full_house(seconds, &waiting.paragraph()),
             Reason::Limited(limited) => format!(
                 "<!doctype html><meta charset=utf-8><title>Too many requests</title><p>{}\n",
                 self.limited_because(limited)
@@ -260,6 +259,11 @@ impl Refusal {
             }
         }
     }
+}
+
+/// Returns the page for a newcomer. `line` is the paragraph about the line.
+fn full_house(seconds: u64, line: &str) -> String {
+    include_str!("full_house.html").replace("{seconds}", &seconds.to_string()).replace("{line}\n", line)
 }
 
 /// Returns a JSON string.

@@ -27,4 +27,15 @@ impl Waiting {
             ticket.as_str()
         )
     }
+
+    /// Returns the paragraph of the page.
+    pub(super) fn paragraph(&self) -> String {
+        let InLine { position, estimated_wait, .. } = &self.in_line;
+        let wait = match estimated_wait.map(|time| time.as_secs()) {
+            None => "The time to wait is not known yet.".to_owned(),
+            Some(..60) => "It will take about a minute.".to_owned(),
+            Some(seconds) => format!("It will take about {} minutes.", seconds.div_ceil(60)),
+        };
+        format!("<p>Your position in the line: {position}. {wait}</p>\n")
+    }
 }

@@ -19,7 +19,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 41] = [
+pub const CASES: [Case; 43] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -46,6 +46,8 @@ pub const CASES: [Case; 41] = [
     Case { name: "a_pass_as_a_cookie", play: a_pass_as_a_cookie },
     Case { name: "no_pass_where_passes_are_off", play: no_pass_where_passes_are_off },
     Case { name: "no_pass_for_a_shared_cache", play: no_pass_for_a_shared_cache },
+    Case { name: "a_ticket_both_ways", play: a_ticket_both_ways },
+    Case { name: "a_ticket_as_a_cookie", play: a_ticket_as_a_cookie },
     Case { name: "full_without_exempt_paths", play: full_without_exempt_paths },
     Case { name: "headcounts_headers_cannot_be_set_by_a_client", play: headcounts_headers_cannot_be_set_by_a_client },
     Case { name: "false_claims_about_the_request", play: false_claims_about_the_request },
@@ -480,6 +482,35 @@ fn no_pass_where_passes_are_off(runtime: &Handle, kind: Kind) {
         let told = arrived[0].headers.keys().filter(|name| name.as_str().starts_with("x-headcount")).count();
         assert_eq!(told, 2, "{arrived:?}");
     }
+}
+
+fn a_ticket_both_ways(runtime: &Handle, kind: Kind) {
+    let rules = format!("{ONE_SEAT}[line]\nenabled = true\n");
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, &rules);
+    assert_eq!(stack.get("/play", "alice").status, 200);
+    let answer = stack.get("/play", "bob");
+    let ticket = answer.header("x-headcount-ticket").to_owned();
+    assert_eq!((answer.status, ticket.len()), (429, 43), "{answer:?}");
+    let shown = [("X-Headcount-Ticket", ticket.as_str())];
+    let again = stack.ask("GET", "/play", "bob", &shown, b"");
+    assert_eq!((again.status, again.header("x-headcount-ticket")), (429, ticket.as_str()), "it is too early");
+    let page = stack.ask("GET", "/play", "bob", &[shown[0], ("Accept", "text/html,*/*;q=0.8")], b"");
+    assert_eq!((page.status, page.header("x-headcount-ticket")), (429, ticket.as_str()));
+    let tickets = stack.headcount.status()["line"]["tickets"].clone();
+    assert_eq!((&tickets["valid"], &tickets["forged"]), (&2.into(), &0.into()), "{tickets}");
+    stack.app.arrived();
+    assert_eq!(stack.ask("GET", "/play", "alice", &shown, b"").status, 200);
+    assert_eq!(stack.app.arrived()[0].header("x-headcount-ticket"), "", "the application needs no tickets");
+}
+
+fn a_ticket_as_a_cookie(runtime: &Handle, kind: Kind) {
+    let rules = format!("{ONE_SEAT}[line]\nenabled = true\ncarry = 'cookie:ticket'\n");
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, &rules);
+    assert_eq!(stack.get("/play", "alice").status, 200);
+    let answer = stack.get("/play", "bob");
+    let cookie = answer.header("set-cookie");
+    assert_eq!(answer.status, 429);
+    assert!(cookie.starts_with("ticket=") && cookie.contains("; HttpOnly; SameSite=Lax"), "{answer:?}");
 }
 
 /// A shared cache would give others what it keeps, including the pass.
