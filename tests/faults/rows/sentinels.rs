@@ -35,7 +35,7 @@ pub fn master_is_killed(rig: &Rig) -> Finding {
     play(rig, Fault::Killed, rig.times(20))
 }
 
-/// Makes the master a replica. Its connections stay up if an operator does it.
+/// Makes the master a replica. Its connections stay up if an operator does it, who then tells the sentinels.
 pub fn master_is_demoted(rig: &Rig) -> Finding {
     play(rig, Fault::Demoted, rig.times(20).max(2))
 }
@@ -95,6 +95,8 @@ impl Fault {
                 // The master may not have heard yet that the replica has everything.
                 let order = ["FAILOVER", "TO", "127.0.0.1", &other];
                 wait_for("the replica to be online", || master.try_ask::<String>(&order).ok());
+                // Otherwise they may make a replica of the new master, too, and then there is no master for many seconds.
+                watched.monitor(watched.wait_for_successor(former));
             }
             Self::Frozen => master.process.pause(),
             Self::AheadOfReplicas => {
