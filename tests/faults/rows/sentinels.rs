@@ -95,7 +95,7 @@ impl Fault {
                 // The master may not have heard yet that the replica has everything.
                 let order = ["FAILOVER", "TO", "127.0.0.1", &other];
                 wait_for("the replica to be online", || master.try_ask::<String>(&order).ok());
-                // Otherwise they may make a replica of the new master, too, and then there is no master for many seconds.
+                // Otherwise they may make a replica of the new master, too. Then there is no master for many seconds.
                 watched.monitor(watched.wait_for_successor(former));
             }
             Self::Frozen => master.process.pause(),
