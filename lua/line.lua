@@ -9,6 +9,7 @@
 local bin_micros, epoch_micros = 8388608, 16777216
 local called_per_seat, called_in_addition = 1.03, 2
 local most_points = 16
+local most_bins = 4096 -- nine hours
 local call_every, shown_for = 250, 1000 -- ms
 local line_kept_for = 3600000 -- ms
 
@@ -30,21 +31,25 @@ local function read_line_state(state)
   }
 end
 
--- Returns the counts of an epoch, the waiters who are called apart.
+-- Returns the counts of an epoch, the waiters who are called apart. Deletes what no server has written.
 local function read_epoch(key)
-  local fields = redis.pcall('HGETALL', key)
   local epoch = { key = key, called = 0, bins = {} }
+  local length = redis.pcall('HLEN', key)
+  local fields = type(length) == 'number' and length <= most_bins and redis.pcall('HGETALL', key) or { err = '' }
+  for at = 1, #fields, 2 do
+    local bin, count = fields[at]:match('^%d+$'), fields[at + 1]:match('^-?%d+$')
+    count = count and #count <= 12 and tonumber(count)
+    if fields[at] == 'c' and count then
+      epoch.called = count
+    elseif bin and #bin <= 12 and count then
+      epoch.bins[tonumber(bin)] = count
+    else
+      fields.err = ''
+    end
+  end
   if fields.err then
     redis.pcall('DEL', key)
-    return epoch
-  end
-  for at = 1, #fields, 2 do
-    local bin, count = tonumber(fields[at]), tonumber(fields[at + 1])
-    if fields[at] == 'c' then
-      epoch.called = count or 0
-    elseif bin and count then
-      epoch.bins[bin] = count
-    end
+    return { key = key, called = 0, bins = {} }
   end
   return epoch
 end

@@ -254,6 +254,49 @@ fn what_no_server_has_written_begins_a_new_ledger() {
     }
 }
 
+#[test]
+fn what_no_server_has_written_into_a_line_fails_no_beat() {
+    let redis = Redis::start();
+    let mut connection = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    let script = script();
+    let start = Timestamp::from_millis(1_800_000_000_000);
+    let epoch = start.as_micros() >> 24;
+    let key = format!("line:{epoch}");
+    let hash = |field: &str, value: &str| vec!["HSET".to_owned(), key.clone(), field.to_owned(), value.to_owned()];
+    let mut long = vec!["HSET".to_owned(), key.clone()];
+    long.extend((0..5000).flat_map(|bin| [bin.to_string(), "1".into()]));
+    let sums = |text: &str| ["HSET", "line", "sums", text, "points", "1:1"].map(str::to_owned).to_vec();
+    let strange = [
+        vec!["SET".to_owned(), "line".into(), "a string".into()],
+        vec!["SET".to_owned(), key.clone(), "a string".into()],
+        sums("nan inf 0 0 0 0 0"),
+        sums("9007199254740993 1 1 1 1 1 1"),
+        hash("214576721", "1.5"),
+        hash("214576721", "nan"),
+        hash("c", "inf"),
+        hash("c", &"9".repeat(100)),
+        hash(&"9".repeat(100), "1"),
+        hash("nonsense", "1"),
+        long,
+    ];
+    for (turn, strange) in strange.iter().enumerate() {
+        let _: () = redis.ask(&["FLUSHALL"]);
+        let _: redis::Value = redis.ask(&strange.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut last = None;
+        for number in 1..=20 {
+            let ask = SeatRequest { epoch: 1, new_epoch: 1, number, room: Some(100), ..SeatRequest::default() };
+            let bin = Some((start.as_micros() >> 23) - 1);
+            let changes = vec![LineChange { epoch: epoch + 1, bin, by: 1 }];
+            let line = LineRequest { changes, served: 0, mark: 0, epoch };
+            let keys = ["seats".into(), "log".into(), "line".into()];
+            let now = start.plus(Duration::from_millis(250 * number));
+            last = asks_redis(&mut connection, &script, &keys, "a", (&ask, None, Some(&line)), now).1;
+        }
+        let view = last.unwrap_or_else(|| panic!("turn {turn}: no view"));
+        assert_eq!(view.waiting, 20, "turn {turn}, {strange:.80?}: {view:?}");
+    }
+}
+
 /// A fleet whose servers have leased for a while.
 async fn fleet<S: FilterStore>(servers: usize, clock: &Arc<ManualClock>, store: impl Fn() -> S) -> Vec<Node<S>> {
     fleet_of(servers, clock, store, |builder| builder).await
