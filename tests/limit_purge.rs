@@ -117,12 +117,13 @@ async fn a_flood_of_keys_leaves_mariadb_no_larger_than_one_wave_of_it() {
         assert_eq!(rows(&mut client).await, [2000, 2000]);
         assert_eq!(store.purge(Duration::ZERO, u32::MAX).await.unwrap(), 2000);
         assert_eq!(rows(&mut client).await, [0, 0]);
+        // What InnoDB does a moment later: it frees the pages of deleted rows.
+        client.query_drop("SET GLOBAL innodb_max_purge_lag_wait = 0").await.unwrap();
         let size = "SELECT SUM(FILE_SIZE) FROM information_schema.INNODB_SYS_TABLESPACES WHERE NAME LIKE 'limits/%'";
         sizes.push(client.query_first::<f64, _>(size).await.unwrap().unwrap());
     }
     println!("MariaDB, bytes after each wave of 2000 attempts: {sizes:?}");
-    // Pages are free once no transaction can see their rows, which takes InnoDB a moment.
-    assert!(sizes[4] <= sizes[0] * 2.5, "{sizes:?}");
+    assert!(sizes[4] <= sizes[0] * 1.5, "{sizes:?}");
 }
 
 #[tokio::test]

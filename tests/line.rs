@@ -296,14 +296,14 @@ async fn waiters_at_several_servers_have_one_line() {
         let mut fleet = Fleet::start(servers, clock, || store.clone(), 3).await;
         fleet.pass(Duration::from_secs(10)).await;
         // Ten seats a second become free, and thirty clients come a second.
-        fleet.arrive(3600, Duration::from_secs(120), loses);
-        fleet.pass(Duration::from_secs(180)).await;
+        fleet.arrive(7200, Duration::from_secs(240), loses);
+        fleet.pass(Duration::from_secs(360)).await;
         let line = fleet.nodes[0].headcount.status().line.unwrap();
         assert!(line.is_shared, "{line:?}");
         let tau = fleet.tau();
         println!("{servers} servers, {loses} lose their tickets: {} served, τ {tau:.3}, {line:?}", fleet.served.len());
         assert!(tau >= 0.95, "{servers} servers: τ {tau:.3}");
-        assert!(fleet.served.len() as f64 > 1700.0 * (1.0 - loses), "{} served", fleet.served.len());
+        assert!(fleet.served.len() as f64 > 3400.0 * (1.0 - loses), "{} served", fleet.served.len());
     }
 }
 

@@ -47,8 +47,13 @@ impl Core {
         }
         Some(match found {
             Some(TicketCheck::Valid(waiter)) => Comer::Waiter(waiter),
-            _ => Comer::Arrival(Place::of_arrival(now, fastrand::u16(..))),
+            _ => Comer::Arrival(Place::of_arrival(now, self.chance(user, now).u16(..))),
         })
+    }
+
+    /// Returns random numbers that a client cannot foretell, and that a server with the same seed draws again.
+    fn chance(&self, user: &User<'_>, now: Timestamp) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.seed ^ user.fingerprint().0 ^ now.as_micros())
     }
 
     /// Returns whether the line lets this newcomer take a seat. Without a place, a newcomer stands behind all who wait.
@@ -61,7 +66,8 @@ impl Core {
     pub(crate) fn refuse_in_line(&self, comer: Comer, user: &User<'_>) -> Option<InLine> {
         let (tickets, _) = self.settings.line.as_ref()?;
         let RetryAfter { min, max } = self.settings.retry_after;
-        let (now, random) = (self.time.now(), fastrand::f64());
+        let now = self.time.now();
+        let random = self.chance(user, now).f64();
         let wait = self.line.change(|line| line.refuse(&comer, user.fingerprint(), now, (min + max) / 2, random));
         Some(InLine::new(tickets.issue(&wait.waiter, user.fingerprint()), &wait))
     }
