@@ -1,17 +1,20 @@
--- The line of newcomers who wait: how many there are, by the time of their arrival, and the mark, the place up to which
+-- The line of newcomers who wait: how many there are, by the time of their arrival, and the mark, the rank up to which
 -- waiters are called. `LineRequest` and `LineView` in src/line say what the numbers mean, and src/line/waiting.rs has
 -- the same arithmetic.
 --
 -- The line is a hash. The field "sums" has seven words: the mark, 1 if all newcomers may take seats, the waiters who
 -- are called, all waiters, those who were served, those who left, and the time of the last call. The field "points" has
 -- the points of the view. Each epoch has one more hash, with the number of waiters in each bin of arrivals, and in "c"
--- the number of those who are called. These hashes expire, so a waiter who does not come back vanishes.
-local bin_micros, epoch_micros = 8388608, 16777216
+-- the number of those who are called. These hashes expire, so a waiter who does not come back vanishes. One more hash
+-- has the arrivals by part, a 64th of a bin. These counts only grow; they say how a bin's waiters are spread.
+local bin_micros, epoch_micros, part_micros = 8388608, 16777216, 131072
+local parts_of_bin = 64
+local most_parts = 65536 -- two hours
 local called_per_seat, called_in_addition = 1.03, 2
 local most_points = 16
 local most_bins = 4096 -- nine hours
 local call_every, shown_for = 250, 1000 -- ms
-local line_kept_for = 3600000 -- ms
+local line_kept_for, arrivals_kept_for = 3600000, 7200000 -- ms
 
 local function read_line_state(state)
   local fields = redis.pcall('HMGET', state, 'sums', 'points')
@@ -71,14 +74,109 @@ local function merge(epochs)
   return bins, totals
 end
 
--- Calls `called` of the `count` waiters of a bin, those who came first.
-local function call_of(line, epochs, bin, count, called, now)
+-- Returns the ranks of a bin: those after the first number, and up to the second.
+local function ranks_of(line, bin, now)
   local first = bin * bin_micros
   local from, last = math.max(line.mark, first - 1), first + bin_micros - 1
-  if from < now then
-    last = math.min(last, now)
+  -- Nobody has arrived later than now.
+  local end_of_now = (math.floor(now / part_micros) + 1) * part_micros - 1
+  if from < end_of_now then
+    last = math.min(last, end_of_now)
   end
-  last = math.max(last, from)
+  return from, math.max(last, from)
+end
+
+-- Returns how the arrivals of a bin are spread over some of its ranks, in pieces, and their number.
+local function spread_of(line, bin, from, last)
+  local names = {}
+  for part = bin * parts_of_bin, (bin + 1) * parts_of_bin - 1 do
+    names[#names + 1] = string.format('%d', part)
+  end
+  local counts = redis.pcall('HMGET', line.arrivals, unpack(names))
+  local pieces, all = {}, 0
+  for at, name in ipairs(names) do
+    local count = counts[at]
+    count = count and #count <= 12 and count:match('^%d+$') and tonumber(count) or 0
+    local first = name * part_micros
+    local piece = { from = math.max(from, first - 1), last = math.min(last, first + part_micros - 1) }
+    piece.arrivals = count * (math.max(piece.last - piece.from, 0) / part_micros)
+    if piece.arrivals > 0 then
+      pieces[#pieces + 1] = piece
+      all = all + piece.arrivals
+    end
+  end
+  if all == 0 then
+    return { { from = from, last = last, arrivals = 1 } }, 1
+  end
+  return pieces, all
+end
+
+-- Returns the rank up to which `some` of the `count` waiters have arrived.
+local function rank_of(line, bin, from, last, some, count)
+  local pieces, all = spread_of(line, bin, from, last)
+  local wanted, before = all * some / count, 0
+  for _, piece in ipairs(pieces) do
+    if before + piece.arrivals >= wanted then
+      return piece.from + math.floor((piece.last - piece.from) * ((wanted - before) / piece.arrivals))
+    end
+    before = before + piece.arrivals
+  end
+  return pieces[#pieces].last
+end
+
+-- Takes those out of an epoch that has ended who have left, and returns their number. What remains belongs to waiters
+-- who were taken out of other epochs, and goes to the epoch `to`.
+local function end_epoch(epoch, to, current, now)
+  local fields, left = {}, epoch.called
+  for bin, count in pairs(epoch.bins) do
+    fields[#fields + 1] = bin
+    left = left + count
+  end
+  table.sort(fields)
+  table.insert(fields, 1, 'c')
+  epoch.bins.c = epoch.called
+  local rest = left
+  for _, field in ipairs(fields) do
+    local count = epoch.bins[field]
+    local part = rest > 0 and math.min(math.max(count, 0), rest) or math.max(math.min(count, 0), rest)
+    rest, count = rest - part, count - part
+    if to and count ~= 0 then
+      redis.call('HINCRBY', to.key, field, count)
+      redis.call('PEXPIRE', to.key, math.ceil((current + 2) * epoch_micros / 1000 - now / 1000))
+      if field == 'c' then
+        to.called = to.called + count
+      else
+        to.bins[field] = (to.bins[field] or 0) + count
+      end
+    end
+  end
+  redis.call('DEL', epoch.key)
+  return math.max(left, 0)
+end
+
+-- Calls all waiters of the bins before this one.
+local function call_before(epochs, first)
+  for _, epoch in ipairs(epochs) do
+    for bin, count in pairs(epoch.bins) do
+      if bin < first then
+        -- An epoch that has been counted stays, as in src/line/waiting.rs.
+        redis.call('HINCRBY', epoch.key, 'c', count)
+        redis.call('HDEL', epoch.key, bin)
+        epoch.called = epoch.called + count
+        epoch.bins[bin] = nil
+      end
+    end
+  end
+end
+
+-- Calls `called` of the `count` waiters of a bin, those who came first.
+local function call_of(line, epochs, bin, count, called, now)
+  local from, last = ranks_of(line, bin, now)
+  if called == count then
+    line.mark = last
+    return call_before(epochs, bin + 1)
+  end
+  line.mark = rank_of(line, bin, from, last, called, count)
   local of, to_call = 0, called
   for _, epoch in ipairs(epochs) do
     of = of + math.max(epoch.bins[bin] or 0, 0)
@@ -92,39 +190,53 @@ local function call_of(line, epochs, bin, count, called, now)
       epoch.called = epoch.called + part
       if part > 0 then
         redis.call('HINCRBY', epoch.key, 'c', part)
-      end
-      if called < count and part > 0 then
         redis.call('HINCRBY', epoch.key, bin, -part)
       end
     end
-    if called == count and epoch.bins[bin] then
-      if here <= 0 then
-        -- An epoch that has been counted stays, as in src/line/waiting.rs.
-        redis.call('HINCRBY', epoch.key, 'c', 0)
-      end
-      redis.call('HDEL', epoch.key, bin)
-      epoch.bins[bin] = nil
+  end
+end
+
+-- Returns at most sixteen ranks, and how many of those who are not called have arrived until then.
+local function points_of(line, bins, totals, uncalled, now)
+  local points, before, next_part = {}, 0, 1
+  local function note(rank, arrived)
+    if arrived * most_points >= next_part * uncalled then
+      points[#points + 1] = string.format('%.0f:%.0f', rank, arrived)
+      next_part = math.floor(arrived * most_points / uncalled) + 1
     end
   end
-  line.mark = called == count and last or from + math.floor((last - from) * called / count)
+  for _, bin in ipairs(bins) do
+    local count = totals[bin]
+    if count > 0 then
+      local from, last = ranks_of(line, bin, now)
+      -- A bin with many of them is shown more exactly.
+      if count * most_points > uncalled then
+        local pieces, all = spread_of(line, bin, from, last)
+        local arrived = 0
+        for _, piece in ipairs(pieces) do
+          arrived = arrived + piece.arrivals
+          note(piece.last, before + math.floor(count * (arrived / all)))
+        end
+      else
+        note(last, before + count)
+      end
+      before = before + count
+    end
+  end
+  return table.concat(points, ' ')
 end
 
 -- Calls waiters for the free seats, and writes what everybody may know into `line`.
 local function call_waiters(line, keys, first, free, soon, now)
-  local epochs, left = {}, 0
+  local ended, epochs, current = {}, {}, math.floor(now / epoch_micros)
   for at, key in ipairs(keys) do
-    local epoch = read_epoch(key)
-    if first + at - 1 < math.floor(now / epoch_micros) then
-      left = left + epoch.called
-      for _, count in pairs(epoch.bins) do
-        left = left + count
-      end
-      redis.call('DEL', key)
-    else
-      epochs[#epochs + 1] = epoch
-    end
+    local into = first + at - 1 < current and ended or epochs
+    into[#into + 1] = read_epoch(key)
   end
-  line.left = line.left + math.max(left, 0)
+  for _, epoch in ipairs(ended) do
+    line.left = line.left + end_epoch(epoch, epochs[1], current, now)
+  end
+  call_before(epochs, math.floor(line.mark / bin_micros))
   local called = 0
   for _, epoch in ipairs(epochs) do
     called = called + epoch.called
@@ -142,33 +254,45 @@ local function call_waiters(line, keys, first, free, soon, now)
     call_of(line, epochs, bin, count, part, now)
     missing, called, totals[bin] = missing - part, called + part, count - part
   end
-  local uncalled, points, before, next_part = 0, {}, 0, 1
+  local uncalled = 0
   for _, bin in ipairs(bins) do
     uncalled = uncalled + totals[bin]
-  end
-  for _, bin in ipairs(bins) do
-    before = before + totals[bin]
-    if totals[bin] > 0 and before * most_points >= next_part * uncalled then
-      points[#points + 1] = string.format('%d:%d', bin, before)
-      next_part = math.floor(before * most_points / uncalled) + 1
-    end
   end
   line.called = math.max(called, 0)
   line.waiting = line.called + uncalled
   line.open = (line.waiting == 0 or (uncalled == 0 and line.called < free)) and 1 or 0
-  line.points = table.concat(points, ' ')
+  line.points = points_of(line, bins, totals, uncalled, now)
+end
+
+-- Forgets the arrivals before the mark once there are many, or all of them if that does not suffice.
+local function forget_arrivals(line)
+  local length = redis.pcall('HLEN', line.arrivals)
+  if type(length) ~= 'number' or length <= most_parts then
+    return
+  end
+  local first = math.floor(line.mark / bin_micros) * parts_of_bin
+  for _, part in ipairs(redis.call('HKEYS', line.arrivals)) do
+    if not (tonumber(part) and tonumber(part) >= first) then
+      redis.call('HDEL', line.arrivals, part)
+      length = length - 1
+    end
+  end
+  if length > most_parts then
+    redis.call('DEL', line.arrivals)
+  end
 end
 
 -- Counts what a server tells, calls waiters if the `free` seats are known and it is time, and returns what is known of
 -- the line: { mark, 1 if all newcomers may take seats, called, waiting, served, left, points }, or an empty list if
 -- waiters have not been called lately. `now` is in ms.
 --
--- keys: the line, then the epochs from the one before the server's on. ARGV from `at` on: waiters served, the highest
--- mark that the server was told, the server's epoch, the number of changes, then three for each change: epoch, bin or
--- "c", number of waiters.
+-- keys: the line, the arrivals, then the epochs from the one before the server's on. ARGV from `at` on: waiters served,
+-- the highest mark that the server was told, the server's epoch, the numbers of changes and of parts; then three for
+-- each change: epoch, bin or "c", number of waiters; then two for each part: its number, arrivals.
 local function exchange_line(keys, at, free, soon, now)
   local state = table.remove(keys, 1)
   local line = read_line_state(state)
+  line.arrivals = table.remove(keys, 1)
   local micros, first = now * 1000, tonumber(ARGV[at + 2]) - 1
   local is_changed = ARGV[at] ~= '0' or ARGV[at + 3] ~= '0'
   local told = math.min(tonumber(ARGV[at + 1]), micros)
@@ -178,7 +302,7 @@ local function exchange_line(keys, at, free, soon, now)
   line.served = line.served + ARGV[at]
   local changes = tonumber(ARGV[at + 3])
   for change = 1, changes do
-    local place = at + 1 + 3 * change
+    local place = at + 2 + 3 * change
     local epoch, by = tonumber(ARGV[place]), tonumber(ARGV[place + 2])
     local key = keys[epoch - first + 1]
     local is_live = key and epoch >= math.floor(micros / epoch_micros)
@@ -190,9 +314,17 @@ local function exchange_line(keys, at, free, soon, now)
       end
     end
   end
+  for part = 1, tonumber(ARGV[at + 4]) do
+    local place = at + 3 + 3 * changes + 2 * part
+    if type(redis.pcall('HINCRBY', line.arrivals, ARGV[place], ARGV[place + 1])) ~= 'number' then
+      redis.pcall('DEL', line.arrivals)
+    end
+    redis.pcall('PEXPIRE', line.arrivals, arrivals_kept_for)
+  end
   local is_due = now < line.called_at or now - line.called_at >= call_every
   if free and is_due then
     call_waiters(line, keys, first, free, soon, micros)
+    forget_arrivals(line)
     line.called_at, is_changed = now, true
   end
   if is_changed then

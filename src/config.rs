@@ -12,6 +12,8 @@ mod jwt;
 mod limit;
 mod line;
 #[cfg(feature = "tower")]
+mod line_page;
+#[cfg(feature = "tower")]
 mod page_data;
 mod pass;
 #[cfg(feature = "tower")]
@@ -33,6 +35,8 @@ use read::{time_or_auto, whole, whole_if_any, word};
 use serde::{Deserialize, Serialize};
 
 pub use crate::secret::Secret;
+#[cfg(feature = "tower")]
+pub use crate::waiting_page::PageText;
 pub use admin::Admin;
 pub(crate) use admission::MAX_REFUSAL_DELAY;
 pub use admission::{Admission, Enforcement, MissingToken, RetryAfter};
@@ -50,6 +54,8 @@ pub use limit::{
     QuotaError,
 };
 pub use line::Line;
+#[cfg(feature = "tower")]
+pub use line_page::LinePage;
 pub use pass::Pass;
 #[cfg(feature = "tower")]
 pub(crate) use paths::{PathPatterns, Readings, canonical_path};

@@ -23,6 +23,7 @@ mod limit;
 mod limit_layer;
 mod limited;
 mod pass;
+mod preferences;
 mod quota;
 mod refusal;
 mod refusals;

@@ -53,6 +53,8 @@ mod text;
 mod threads;
 pub mod time;
 mod token_source;
+#[cfg(feature = "tower")]
+mod waiting_page;
 mod what_if;
 
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};

@@ -5,6 +5,7 @@
 //! called. A waiter who is called may take a seat, like a newcomer when nobody waits. All others are refused and told
 //! their position, the expected wait, and when to poll.
 
+mod arrivals;
 mod counted;
 mod exchange;
 mod in_line;
@@ -15,6 +16,8 @@ mod waiting;
 
 use crate::fingerprint::Fingerprint;
 use crate::time::Timestamp;
+pub(crate) use arrivals::Arrivals;
+use arrivals::{PART_BITS, PART_MASK, end_of_part, part_of};
 use counted::Counted;
 use pace::Pace;
 use std::collections::BTreeMap;
@@ -51,8 +54,11 @@ const CALLED_POLL_AFTER: Duration = Duration::from_secs(2);
 /// The time between two polls is longer by up to this part of it, so that waiters do not poll together.
 const SPREAD: f64 = 0.2;
 
-/// A place in the line: the time of arrival, in microseconds of fleet time. The last three digits are random, and
-/// decide between waiters of the same millisecond.
+/// A place in the line: the time of arrival, in microseconds of fleet time. The last three digits are random.
+///
+/// Places are ordered by their [`rank`](Place::rank), which is random among arrivals within an eighth of a second. So
+/// the waiters of so short a time are spread evenly, and the number of those before a rank is known, although nobody
+/// has a record of them. Otherwise a crowd that comes at one moment would be called too late, or all at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(pub(crate) u64);
 
@@ -92,7 +98,7 @@ pub(crate) struct LineFigures {
     pub(crate) view: LineView,
     /// Whether all servers of the fleet have one line.
     pub(crate) is_shared: bool,
-    pub(crate) seats_per_second: Option<f64>,
+    pub(crate) served_per_second: Option<f64>,
     /// The expected wait of a newcomer who arrives now.
     pub(crate) eta: Option<Eta>,
 }
@@ -106,6 +112,7 @@ pub(crate) struct Line {
     served: u64,
     /// What the store has not been told.
     untold: BTreeMap<Cell, i64>,
+    untold_arrivals: Arrivals,
     untold_served: u64,
     /// The highest mark that the store has told.
     told_mark: u64,
@@ -123,6 +130,12 @@ impl Place {
         Self((now.as_millis() * 1000).saturating_add(u64::from(random % 1000)))
     }
 
+    /// Returns the number that places are ordered by, of the same size as the time of arrival.
+    pub(crate) fn rank(self) -> u64 {
+        let random = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PART_BITS);
+        end_of_part(self.0) & !PART_MASK | random
+    }
+
     /// Returns the time of arrival.
     pub(crate) fn time(self) -> Timestamp {
         Timestamp::from_micros(self.0)
@@ -131,7 +144,12 @@ impl Place {
 
 impl Waiter {
     fn polled(&self) -> Timestamp {
-        self.place.time().plus(Duration::from_secs(self.polled_after.into()))
+        self.place.time().plus(self.waited())
+    }
+
+    /// Returns the time from the arrival to the last poll.
+    fn waited(&self) -> Duration {
+        Duration::from_secs(self.polled_after.into())
     }
 
     /// Returns when the client should poll next.
@@ -175,10 +193,10 @@ impl Comer {
 }
 
 impl Line {
-    /// Returns the place up to which newcomers may take seats; `None` if all may, because nobody waits or more seats
-    /// are free than waiters are left.
-    pub(crate) fn called_to(&self) -> Option<Place> {
-        (!self.view.is_open).then_some(Place(self.view.mark))
+    /// Returns the rank up to which newcomers may take seats; `None` if all may, because nobody waits or more seats are
+    /// free than waiters are left.
+    pub(crate) fn called_to(&self) -> Option<u64> {
+        (!self.view.is_open).then_some(self.view.mark)
     }
 
     /// Calls waiters for the free seats of this server, unless the store calls them for the whole fleet.
@@ -193,7 +211,7 @@ impl Line {
             self.pace = Pace::default();
         }
         let has_more_seats = self.own.call(seats, now);
-        self.show(self.own.view(has_more_seats, self.served), now);
+        self.show(self.own.view(has_more_seats, self.served, now), now);
     }
 
     /// Returns whether the store calls the waiters of the whole fleet.
@@ -202,7 +220,7 @@ impl Line {
     }
 
     fn show(&mut self, view: LineView, now: Timestamp) {
-        self.pace.note(view.served, view.left, now);
+        self.pace.note(&view, now);
         self.view = view;
         self.joined = 0;
     }
@@ -217,8 +235,9 @@ impl Line {
                 changes.push(LineChange { epoch: cell.epoch, bin: cell.bin, by });
             }
         }
+        let arrivals = self.untold_arrivals.take(MOST_CHANGES);
         let served = std::mem::take(&mut self.untold_served);
-        LineRequest { changes, served, mark: self.told_mark, epoch: epoch_of(now) }
+        LineRequest { changes, arrivals, served, mark: self.told_mark, epoch: epoch_of(now) }
     }
 
     /// Reads what the store knows of the line, if it called waiters lately.
@@ -228,9 +247,9 @@ impl Line {
         }
         self.store_called_at = Some(now);
         // Anybody who can write to the store can move the mark.
-        view.mark = view.mark.min(now.as_micros());
+        view.mark = view.mark.min(end_of_part(now.as_micros()));
         self.told_mark = self.told_mark.max(view.mark);
-        self.own.follow(Place(view.mark));
+        self.own.follow(view.mark);
         self.show(view, now);
     }
 
@@ -270,7 +289,11 @@ impl Line {
         if waiter.is_counted {
             match comer {
                 Comer::Waiter(before) => self.count(before, -1),
-                Comer::Arrival(_) => self.joined += 1,
+                Comer::Arrival(place) => {
+                    self.joined += 1;
+                    self.own.arrive(part_of(*place), 1);
+                    self.untold_arrivals.count(part_of(*place), 1);
+                }
             }
             self.count(&waiter, 1);
         }
@@ -294,7 +317,7 @@ impl Line {
     }
 
     fn poll_after(&self, place: Place, eta: Option<Eta>, unknown: Duration) -> Duration {
-        if self.own.is_called(place) {
+        if self.own.is_called(place.rank()) {
             return CALLED_POLL_AFTER;
         }
         let (shortest, longest) = POLL_AFTER;
@@ -311,7 +334,7 @@ impl Line {
         LineFigures {
             view: self.view.clone(),
             is_shared: self.is_shared(now),
-            seats_per_second: self.pace.seats_per_second(),
+            served_per_second: self.pace.served_per_second(),
             eta: self.eta(arrival),
         }
     }

@@ -146,7 +146,7 @@ async fn a_cookie_carries_the_ticket_as_a_header_does() {
     assert!(age > answer.retry_after(), "a ticket outlives the time to wait");
     let cookie = cookie.split(';').next().unwrap().to_owned();
     let page = asks(&server.app, "alice", &[("cookie", &cookie), ("accept", "text/html")]).await;
-    assert!(page.body.contains("<p>Your position in the line: "), "{}", page.body);
+    assert!(page.body.contains("<p>Your place in the line: "), "{}", page.body);
     server.pass(Duration::from_secs(10));
     assert_eq!(asks(&server.app, "alice", &[("cookie", &cookie)]).await.status, 200);
 }

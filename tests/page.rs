@@ -1,6 +1,8 @@
-//! The admin page in a real browser: three servers on one Redis, and an operator who looks and sets overrides.
+//! The pages in a real browser: three servers on one Redis, and an operator who looks and sets overrides; and people
+//! who have to wait.
 //!
-//! `tests/page/tour.cjs` plays the operator. Screenshots are left in `target/page/`.
+//! `tests/page/tour.cjs` plays the operator, and `tests/page/waiting.cjs` the people. Screenshots are left in
+//! `target/page/`.
 #![cfg(feature = "server")]
 
 mod support;
@@ -15,8 +17,6 @@ const TOKEN: &str = "a bearer token of some length";
 
 #[test]
 fn an_operator_sees_the_fleet_fill_and_sets_overrides() {
-    let tools =
-        std::env::var_os("HEADCOUNT_PAGE_TOOLS").expect("HEADCOUNT_PAGE_TOOLS names node_modules: ./test sets it");
     let redis = Redis::start();
     let url = format!("redis://127.0.0.1:{}/0", redis.port);
     let state = tempdir().unwrap();
@@ -55,8 +55,6 @@ fn an_operator_sees_the_fleet_fill_and_sets_overrides() {
     for server in &servers {
         wait_for("a server to be ready", || server.is_ready().then_some(()));
     }
-    let shots = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/page");
-    std::fs::create_dir_all(&shots).unwrap();
     let plan = json!({
         "servers": servers.iter().map(|server| json!({
             "check": format!("http://{}", server.check),
@@ -68,12 +66,56 @@ fn an_operator_sees_the_fleet_fill_and_sets_overrides() {
         "shadow": { "check": format!("http://{}", shadow.check), "admin": format!("http://{}", shadow.admin) },
         "mounted": format!("http://{service}/admin"),
         "guarded": { "admin": format!("http://{}", guarded.admin), "token": TOKEN },
-        "shots": shots,
+        "shots": shots(),
     });
+    tours("tests/page/tour.cjs", &plan);
+}
+
+/// Plays a script with a browser.
+fn tours(script: &str, plan: &serde_json::Value) {
+    let tools =
+        std::env::var_os("HEADCOUNT_PAGE_TOOLS").expect("HEADCOUNT_PAGE_TOOLS names node_modules: ./test sets it");
     let mut tour = Command::new("node");
-    tour.args(["tests/page/tour.cjs", &plan.to_string()]).env("NODE_PATH", tools);
+    tour.args([script, &plan.to_string()]).env("NODE_PATH", tools);
     let output = tour.output().expect("node is needed: ./test installs it");
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}");
     println!("{said}");
+}
+
+fn shots() -> PathBuf {
+    let shots = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/page");
+    std::fs::create_dir_all(&shots).unwrap();
+    shots
+}
+
+const HEBREW: &str = r#"
+[[line.page.text]]
+language = "he"
+direction = "rtl"
+title = "אין מקום כרגע"
+message = "מי שכבר פעיל יכול להמשיך."
+position = "מקומך בתור: {position}"
+wait = "זמן המתנה צפוי: {minutes} דק׳"
+wait_unknown = "זמן ההמתנה עדיין לא ידוע."
+progress = "התקדמות"
+retry = "הדף ינסה שוב בעוד {seconds} שנ׳."
+"#;
+
+/// Ten come in each second. People look at the page that they get while they wait.
+#[test]
+fn people_who_wait_see_their_place_and_come_in_by_themselves() {
+    let state = tempdir().unwrap();
+    let file = state.path().join("headcount.toml");
+    std::fs::write(&file, HEBREW).unwrap();
+    let environment = [
+        ("HEADCOUNT__LINE__ENABLED", "true"),
+        ("HEADCOUNT__LINE__CARRY", "cookie:ticket"),
+        ("HEADCOUNT__TOKEN__FROM", "cookie:sid"),
+        ("HEADCOUNT__ADMISSION__NEWCOMERS_PER_MINUTE", "600"),
+    ];
+    let arguments = ["--max-active-users", "10000", "--config", file.to_str().unwrap()];
+    let server = Server::start(state.path(), &arguments, &environment);
+    let plan = json!({ "check": format!("http://{}", server.check), "crowd": 300, "shots": shots() });
+    tours("tests/page/waiting.cjs", &plan);
 }

@@ -116,13 +116,17 @@ fn asks_redis(
         call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
         call.arg(&log.new_id);
     }
-    if let Some(LineRequest { changes, served, mark, epoch }) = line {
-        call.key(&keys[2]).arg(*served).arg(*mark).arg(*epoch).arg(changes.len());
+    if let Some(LineRequest { changes, arrivals, served, mark, epoch }) = line {
+        call.key(&keys[2]).arg(*served).arg(*mark).arg(*epoch).arg(changes.len()).arg(arrivals.len());
+        call.key(format!("{}:arrivals", keys[2]));
         for epoch in epoch - 1..epoch + 8 {
             call.key(format!("{}:{epoch}", keys[2]));
         }
         for LineChange { epoch, bin, by } in changes {
             call.arg(*epoch).arg(bin.map_or_else(|| "c".to_owned(), |bin| bin.to_string())).arg(*by);
+        }
+        for (part, by) in arrivals {
+            call.arg(*part).arg(*by);
         }
     }
     call.arg(now.as_millis());
@@ -153,8 +157,9 @@ fn of_a_line(now: Timestamp, rng: &mut fastrand::Rng) -> LineRequest {
         by: rng.i64(-2..8),
     };
     let changes = (0..rng.usize(..6)).map(|_| change(rng)).filter(|change| change.by != 0).collect();
+    let arrivals = (0..rng.usize(..4)).map(|_| (64 * bin + 64 - rng.u64(..256), rng.u64(1..5))).collect();
     let mark = if rng.u8(..) < 20 { now.as_micros() - 30_000_000 + rng.u64(..40_000_000) } else { 0 };
-    LineRequest { changes, served: rng.u64(..3), mark, epoch }
+    LineRequest { changes, arrivals, served: rng.u64(..3), mark, epoch }
 }
 
 #[test]
@@ -186,7 +191,8 @@ fn redis_and_memory_grant_the_same_seats_and_call_the_same_waiters_in_ten_thousa
                 newcomers,
                 keep_for: Some(Duration::from_secs(180)),
             };
-            let request = Request::ExchangeNews { logs: vec![log.clone()], seats: ask, line: line.clone() };
+            let request =
+                Request::ExchangeNews { logs: vec![log.clone()], seats: ask, line: line.clone().map(Box::new) };
             let Reply::News { seats: Some(of_memory), line: view_of_memory, .. } =
                 memory.answer(&identity(SERVERS[server]), request)
             else {
@@ -265,6 +271,10 @@ fn what_no_server_has_written_into_a_line_fails_no_beat() {
     let hash = |field: &str, value: &str| vec!["HSET".to_owned(), key.clone(), field.to_owned(), value.to_owned()];
     let mut long = vec!["HSET".to_owned(), key.clone()];
     long.extend((0..5000).flat_map(|bin| [bin.to_string(), "1".into()]));
+    let of_parts = |value: &str| {
+        let parts = (0..64).flat_map(|part| [(64 * ((start.as_micros() >> 23) - 1) + part).to_string(), value.into()]);
+        ["HSET", "line:arrivals"].map(str::to_owned).into_iter().chain(parts).collect::<Vec<_>>()
+    };
     let sums = |text: &str| ["HSET", "line", "sums", text, "points", "1:1"].map(str::to_owned).to_vec();
     let strange = [
         vec!["SET".to_owned(), "line".into(), "a string".into()],
@@ -277,6 +287,11 @@ fn what_no_server_has_written_into_a_line_fails_no_beat() {
         hash("c", &"9".repeat(100)),
         hash(&"9".repeat(100), "1"),
         hash("nonsense", "1"),
+        ["SET", "line:arrivals", "a string"].map(str::to_owned).to_vec(),
+        of_parts("1.5"),
+        of_parts("nan"),
+        of_parts(&"9".repeat(100)),
+        of_parts("-5"),
         long,
     ];
     for (turn, strange) in strange.iter().enumerate() {
@@ -287,7 +302,8 @@ fn what_no_server_has_written_into_a_line_fails_no_beat() {
             let ask = SeatRequest { epoch: 1, new_epoch: 1, number, room: Some(100), ..SeatRequest::default() };
             let bin = Some((start.as_micros() >> 23) - 1);
             let changes = vec![LineChange { epoch: epoch + 1, bin, by: 1 }];
-            let line = LineRequest { changes, served: 0, mark: 0, epoch };
+            let arrivals = vec![(64 * ((start.as_micros() >> 23) - 1), 1)];
+            let line = LineRequest { changes, arrivals, served: 0, mark: 0, epoch };
             let keys = ["seats".into(), "log".into(), "line".into()];
             let now = start.plus(Duration::from_millis(250 * number));
             last = asks_redis(&mut connection, &script, &keys, "a", (&ask, None, Some(&line)), now).1;

@@ -6,7 +6,7 @@
 -- rejects.
 
 local GATE = "abns@headcount"
-local FORWARDED = { "authorization", "x-headcount-pass", "x-headcount-ticket", "accept", "origin",
+local FORWARDED = { "authorization", "x-headcount-pass", "x-headcount-ticket", "accept", "accept-language", "origin",
     "access-control-request-method" }
 
 -- A request with more values of these headers, all counted together, is refused: HAProxy 2.6 crashes when it sends

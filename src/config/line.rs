@@ -1,6 +1,8 @@
 //! `[line]`: newcomers who are refused wait in a line, each with a signed ticket.
 
 use super::Carrier;
+#[cfg(feature = "tower")]
+use super::LinePage;
 #[cfg(feature = "server")]
 use super::words;
 use serde::{Deserialize, Serialize};
@@ -35,4 +37,7 @@ pub struct Line {
         schemars(extend("must_be" = "\"header\" or \"cookie:NAME\"", "such_as" = "\"cookie:ticket\""), with = "String")
     )]
     pub carry: Carrier,
+    /// The page that browsers show to newcomers who are refused, with and without a line.
+    #[cfg(feature = "tower")]
+    pub page: LinePage,
 }

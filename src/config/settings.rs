@@ -50,6 +50,8 @@ pub(crate) struct Settings {
     pub(crate) pass: Option<super::Pass>,
     /// The issuer of tickets, and how they are sent, if newcomers wait in a line.
     pub(crate) line: Option<(Tickets, Carrier)>,
+    #[cfg(feature = "tower")]
+    pub(crate) waiting_page: std::sync::Arc<crate::waiting_page::WaitingPage>,
     /// A hash of everything that servers must share to merge their filters: format, shape, window and key.
     pub(crate) generation: u64,
     /// The name of this server.
@@ -154,6 +156,8 @@ impl Config {
             earlier_keys,
             pass_issuer,
             line,
+            #[cfg(feature = "tower")]
+            waiting_page: std::sync::Arc::new(self.line.page.check()?),
             #[cfg(feature = "tower")]
             pass: self.pass.clone(),
             node: fleet.node_name(),

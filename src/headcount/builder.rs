@@ -294,6 +294,13 @@ impl Builder {
         self.config.line.carry = carrier;
         self
     }
+
+    /// Sets the page that browsers show to newcomers who are refused.
+    #[cfg(feature = "tower")]
+    pub fn line_page(mut self, page: config::LinePage) -> Self {
+        self.config.line.page = page;
+        self
+    }
 }
 
 /// `[fleet]`, `[redis]`, `[snapshot]`, `[server]`, `[admin]`

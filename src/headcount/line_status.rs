@@ -64,7 +64,7 @@ pub struct TicketChecks {
 impl LineStatus {
     /// Returns the status of the line; `None` if newcomers do not wait in a line.
     pub(super) fn of(core: &Core) -> Option<Self> {
-        let LineFigures { view, is_shared, seats_per_second, eta } = core.line_figures()?;
+        let LineFigures { view, is_shared, served_per_second, eta } = core.line_figures()?;
         let LineView { mark, called, waiting, served, left, .. } = view;
         let [valid, expired, forged] = core.ticket_checks();
         Some(Self {
@@ -74,7 +74,7 @@ impl LineStatus {
             mark: (mark > 0).then(|| Timestamp::from_micros(mark)),
             served,
             left,
-            served_per_minute: seats_per_second.map(|seats| 60.0 * seats),
+            served_per_minute: served_per_second.map(|served| 60.0 * served),
             estimated_wait_seconds: eta.map(|eta| eta.estimate.as_secs()),
             tickets: TicketChecks { valid, expired, forged },
         })

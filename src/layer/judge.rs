@@ -187,9 +187,7 @@ impl Headcount {
         };
         match self.decide_about(&user, caller, info, class, options, limits) {
             Ok(decided) => Ok(self.answer_user(decided, &user, caller, info, applicable)),
-            Err(NotDecided::Limited(limited)) => {
-                Ok(Judgement::Refused(Refusal::limited(self.mode(), info).by(limited)))
-            }
+            Err(NotDecided::Limited(limited)) => Ok(Judgement::Refused(Refusal::limited(self, info).by(limited))),
             Err(NotDecided::Waits(delay)) => Err(delay),
         }
     }
@@ -205,9 +203,9 @@ impl Headcount {
                 }
                 return self.answer(self.decide_unverifiable(applicable.is_empty()), info, applicable);
             }
-            NoCaller::Invalid(invalid) => (Decision::Invalid, Refusal::invalid(invalid, self.mode(), info)),
+            NoCaller::Invalid(invalid) => (Decision::Invalid, Refusal::invalid(invalid, self, info)),
             #[cfg(feature = "jwt")]
-            NoCaller::Limited(limited) => (Decision::Limited, Refusal::limited(self.mode(), info).by(limited)),
+            NoCaller::Limited(limited) => (Decision::Limited, Refusal::limited(self, info).by(limited)),
         };
         // Enforced admission refuses the request. Without enforcement, a token that was not verified is still refused
         // if a limit per user applies to the path, because the limit cannot count an unknown caller.
@@ -345,9 +343,7 @@ impl Headcount {
     fn answer(&self, admission: Admission, info: &RequestInfo<'_>, applicable: ApplicableLimits) -> Judgement {
         match admission {
             Admission::Admitted(admitted) => Judgement::Admitted(Entry::new(admitted.decision(), applicable)),
-            Admission::Rejected { retry_after } => {
-                Judgement::Refused(Refusal::rejected(retry_after, self.mode(), info))
-            }
+            Admission::Rejected { retry_after } => Judgement::Refused(Refusal::rejected(retry_after, self, info)),
         }
     }
 

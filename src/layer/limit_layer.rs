@@ -188,7 +188,7 @@ where
                 state: State::Answering { answer: self.inner.call(request), quotas: Quotas::default() },
             };
         }
-        let refusal = Refusal::limited(headcount.mode(), &info);
+        let refusal = Refusal::limited(headcount, &info);
         let limits = Arc::clone(limits);
         let asking: Asking = Box::pin(async move { limits.ask(&applicable, true).await });
         // This request uses the service that is ready. A clone takes its place, and is polled before the next request.

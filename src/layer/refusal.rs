@@ -1,14 +1,19 @@
 //! The answer to a refused request.
 
 use super::limited::Limited;
+use super::preferences::preferences;
 use super::quota::{Quotas, whole_seconds};
 use super::request::RequestInfo;
 use super::waiting::Waiting;
-use crate::headcount::Decision;
+use crate::headcount::{Decision, Headcount};
 use crate::room::Mode;
 use crate::token_source::InvalidToken;
+use crate::waiting_page::{Place, WaitingPage};
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, VARY};
+use http::header::{
+    ACCEPT, ACCEPT_LANGUAGE, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, CONTENT_LANGUAGE, CONTENT_TYPE, REFRESH,
+    RETRY_AFTER, VARY,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,10 +80,10 @@ enum Reason {
 }
 
 /// The form of the body that the client asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Form {
     Problem,
-    Page,
+    Page { page: Arc<WaitingPage>, language: usize },
     Empty,
 }
 
@@ -105,8 +110,8 @@ impl RefusalStyle {
 }
 
 impl Refusal {
-    pub(super) fn rejected(retry_after: Duration, mode: Mode, info: &RequestInfo<'_>) -> Self {
-        Self::new(Reason::NoRoom { retry_after }, mode, info)
+    pub(super) fn rejected(retry_after: Duration, headcount: &Headcount, info: &RequestInfo<'_>) -> Self {
+        Self::new(Reason::NoRoom { retry_after }, headcount, info)
     }
 
     /// Makes the newcomer wait in the line.
@@ -114,14 +119,14 @@ impl Refusal {
         Self { reason: Reason::Waits(Box::new(waiting)), ..self }
     }
 
-    pub(super) fn invalid(invalid: InvalidToken, mode: Mode, info: &RequestInfo<'_>) -> Self {
-        Self::new(Reason::Invalid(invalid), mode, info)
+    pub(super) fn invalid(invalid: InvalidToken, headcount: &Headcount, info: &RequestInfo<'_>) -> Self {
+        Self::new(Reason::Invalid(invalid), headcount, info)
     }
 
     /// Creates the refusal of a limiter that is not known yet; [`by`](Self::by) adds it.
-    pub(crate) fn limited(mode: Mode, info: &RequestInfo<'_>) -> Self {
+    pub(crate) fn limited(headcount: &Headcount, info: &RequestInfo<'_>) -> Self {
         let nobody = Limited { by: String::new(), retry: None, quotas: Quotas::default() };
-        Self::new(Reason::Limited(nobody), mode, info)
+        Self::new(Reason::Limited(nobody), headcount, info)
     }
 
     /// Adds the limiter that refused, the time to wait, and the quotas.
@@ -129,8 +134,9 @@ impl Refusal {
         Self { reason: Reason::Limited(limited), ..self }
     }
 
-    fn new(reason: Reason, mode: Mode, info: &RequestInfo<'_>) -> Self {
-        Self { reason, mode, form: Form::wanted(info), is_unavailable: false }
+    fn new(reason: Reason, headcount: &Headcount, info: &RequestInfo<'_>) -> Self {
+        let form = Form::wanted(info, &headcount.settings().waiting_page);
+        Self { reason, mode: headcount.mode(), form, is_unavailable: false }
     }
 
     /// Returns the decision.
@@ -175,9 +181,9 @@ impl Refusal {
 
     /// Returns the whole response.
     pub fn into_response(self) -> Response<Bytes> {
-        let (content_type, body) = match self.form {
+        let (content_type, body) = match &self.form {
             Form::Problem => ("application/problem+json", self.problem()),
-            Form::Page => ("text/html; charset=utf-8", self.page()),
+            Form::Page { page, language } => ("text/html; charset=utf-8", self.page(page, *language)),
             Form::Empty => ("application/problem+json", String::new()),
         };
         self.into_response_with(HeaderValue::from_static(content_type), body.into())
@@ -189,10 +195,16 @@ impl Refusal {
         let headers = response.headers_mut();
         mark(headers, self.decision(), self.mode);
         headers.insert(CONTENT_TYPE, content_type);
-        headers.insert(VARY, HeaderValue::from_static("Accept"));
+        headers.insert(VARY, HeaderValue::from_static("Accept, Accept-Language"));
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
         if let Some(retry_after) = self.retry_after() {
             headers.insert(RETRY_AFTER, retry_after.as_secs().into());
+            if let (Form::Page { page, language }, Decision::Rejected) = (&self.form, self.decision()) {
+                // Browsers try again without a script. A tag in the page would trouble screen readers.
+                headers.insert(REFRESH, retry_after.as_secs().into());
+                let language = HeaderValue::from_str(page.language(*language)).expect("a language is a legal value");
+                headers.insert(CONTENT_LANGUAGE, language);
+            }
         }
         if let Reason::Waits(waiting) = &self.reason {
             let (name, value) = waiting.header.clone();
@@ -245,11 +257,11 @@ impl Refusal {
         }
     }
 
-    fn page(&self) -> String {
-        let seconds = self.retry_after().map_or(0, |time| time.as_secs());
+    fn page(&self, page: &WaitingPage, language: usize) -> String {
+        let render = |place: Option<Place>| page.render(language, self.retry_after().unwrap_or_default(), place);
         match &self.reason {
-            Reason::NoRoom { .. } => full_house(seconds, ""),
-            Reason::Waits(waiting) => full_house(seconds, &waiting.paragraph()),
+            Reason::NoRoom { .. } => render(None),
+            Reason::Waits(waiting) => render(Some(waiting.place())),
             Reason::Limited(limited) => format!(
                 "<!doctype html><meta charset=utf-8><title>Too many requests</title><p>{}\n",
                 self.limited_because(limited)
@@ -259,11 +271,6 @@ impl Refusal {
             }
         }
     }
-}
-
-/// Returns the page for a newcomer. `line` is the paragraph about the line.
-fn full_house(seconds: u64, line: &str) -> String {
-    include_str!("full_house.html").replace("{seconds}", &seconds.to_string()).replace("{line}\n", line)
 }
 
 /// Returns a JSON string.
@@ -285,11 +292,12 @@ pub(crate) fn mark(headers: &mut HeaderMap, decision: Decision, mode: Mode) {
 }
 
 impl Form {
-    fn wanted(info: &RequestInfo<'_>) -> Self {
+    fn wanted(info: &RequestInfo<'_>, page: &Arc<WaitingPage>) -> Self {
         if info.method == Method::HEAD {
             Self::Empty
         } else if prefers_html(info.headers) {
-            Self::Page
+            let language = page.language_for(preferences(info.headers, ACCEPT_LANGUAGE));
+            Self::Page { page: Arc::clone(page), language }
         } else {
             Self::Problem
         }
@@ -301,13 +309,8 @@ impl Form {
 fn prefers_html(headers: &HeaderMap) -> bool {
     let mut html = 0.0;
     let mut json = 0.0;
-    let ranges = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
-    for range in ranges.flat_map(|value| value.split(',')) {
-        let mut parts = range.split(';').map(str::trim);
-        let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
-        let quality = parts.find_map(|part| part.strip_prefix("q=")).map_or(Some(1.0), |q| q.parse::<f32>().ok());
-        let quality = quality.filter(|quality| (0.0..=1.0).contains(quality)).unwrap_or(0.0);
-        match kind.as_str() {
+    for (kind, quality) in preferences(headers, ACCEPT) {
+        match kind.to_ascii_lowercase().as_str() {
             "text/html" | "application/xhtml+xml" => html = quality.max(html),
             "application/problem+json" | "application/json" => json = quality.max(json),
             _ => {}

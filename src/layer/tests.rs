@@ -79,8 +79,12 @@ async fn a_refusal_is_a_problem_document_or_the_page_that_the_client_asks_for() 
     for accept in ["text/html", "text/html,application/xhtml+xml,*/*;q=0.8", "application/json;q=0.1, TEXT/HTML"] {
         let refused = ask(&headcount, from("bob").header("accept", accept)).await;
         assert!(refused.header("content-type").starts_with("text/html"), "accept: {accept:?}");
-        let reload = format!("<meta http-equiv=\"refresh\" content=\"{}\">", refused.header("retry-after"));
-        assert!(refused.body.contains(&reload));
+        assert_eq!(refused.header("refresh"), refused.header("retry-after"));
+        assert_eq!((refused.header("content-language"), refused.header("vary")), ("en", "Accept, Accept-Language"));
+        let german = from("bob").header("accept", accept).header("accept-language", "fr, de-CH;q=0.5, en;q=0.2");
+        let refused = ask(&headcount, german).await;
+        assert_eq!(refused.header("content-language"), "de");
+        assert!(refused.body.contains("<h1>Im Moment ist kein Platz frei</h1>"), "{}", refused.body);
     }
 }
 

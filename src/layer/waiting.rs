@@ -1,6 +1,7 @@
 //! A refusal of a newcomer who waits in the line.
 
 use crate::line::InLine;
+use crate::waiting_page::Place;
 use http::{HeaderName, HeaderValue};
 use std::time::Duration;
 
@@ -28,14 +29,14 @@ impl Waiting {
         )
     }
 
-    /// Returns the paragraph of the page.
-    pub(super) fn paragraph(&self) -> String {
-        let InLine { position, estimated_wait, .. } = &self.in_line;
-        let wait = match estimated_wait.map(|time| time.as_secs()) {
-            None => "The time to wait is not known yet.".to_owned(),
-            Some(..60) => "It will take about a minute.".to_owned(),
-            Some(seconds) => format!("It will take about {} minutes.", seconds.div_ceil(60)),
+    /// Returns what the page says.
+    pub(super) fn place(&self) -> Place {
+        let InLine { position, waited, estimated_wait, estimated_wait_range, .. } = self.in_line;
+        // A newcomer who has waited for a minute, and has another one to wait, has come half the way.
+        let progress = |wait: Duration| {
+            let whole = waited + wait;
+            if whole.is_zero() { 1.0 } else { waited.div_duration_f64(whole) }
         };
-        format!("<p>Your position in the line: {position}. {wait}</p>\n")
+        Place { position, wait: estimated_wait_range, progress: estimated_wait.map(progress) }
     }
 }

@@ -6,13 +6,16 @@
 /// ```
 /// use headcount::round::{LineChange, LineRequest};
 /// let arrived = LineChange { epoch: 107_288_361, bin: Some(214_576_718), by: 1 };
-/// let request = LineRequest { changes: vec![arrived], served: 0, mark: 0, epoch: 107_288_358 };
+/// let arrivals = vec![(13_732_909_969, 1)];
+/// let request = LineRequest { changes: vec![arrived], arrivals, served: 0, mark: 0, epoch: 107_288_358 };
 /// assert!(request.changes[0].epoch > request.epoch);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineRequest {
     /// How the counts change; at most 64, the others with the next request.
     pub changes: Vec<LineChange>,
+    /// How many arrived in some times, which are in units of 2¹⁷ µs since the Unix epoch; at most 64.
+    pub arrivals: Vec<(u64, u64)>,
     /// The waiters who have taken a seat.
     pub served: u64,
     /// The highest mark that the store has told this server. A store that has lost its mark goes on from there.

@@ -14,7 +14,10 @@ pub struct InLine {
     pub position: u64,
     /// The least and the greatest position that is possible.
     pub position_range: (u64, u64),
-    /// The expected time until it is this newcomer's turn. `None` until 20 waiters have come in within three minutes.
+    /// The time since the newcomer arrived.
+    pub waited: Duration,
+    /// The expected time until it is this newcomer's turn. `None` until 20 waiters have been called since the line
+    /// began.
     pub estimated_wait: Option<Duration>,
     /// The bounds of the expected time.
     pub estimated_wait_range: Option<(Duration, Duration)>,
@@ -32,6 +35,7 @@ impl InLine {
             ticket,
             position: estimate,
             position_range: (low, high),
+            waited: waiter.waited(),
             estimated_wait: eta.map(|Eta { estimate, .. }| estimate),
             estimated_wait_range: eta.map(|Eta { low, high, .. }| (low, high)),
             retry_after,

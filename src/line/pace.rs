@@ -1,4 +1,9 @@
-//! How fast the line moves: the seats that waiters have taken, and the waiters who have left, in the last minutes.
+//! How fast the line moves: the waiters who were called, and those who have left, in the last minutes.
+//!
+//! Waiters are called as seats become free, also if they come late for them. If the wait were estimated by the seats
+//! that were taken, then waiters who come late would make the others come later still.
+
+use super::LineView;
 
 use crate::time::Timestamp;
 use std::collections::VecDeque;
@@ -10,8 +15,8 @@ const MEASURED_FOR: Duration = Duration::from_secs(180);
 /// The time between two samples.
 const SAMPLED_EVERY: Duration = Duration::from_secs(5);
 
-/// With fewer seats than these, the pace is unknown.
-const LEAST_SERVED: u64 = 20;
+/// With fewer waiters than these, the pace is unknown.
+const LEAST: u64 = 20;
 
 /// Samples of what has happened so far.
 #[derive(Debug, Default)]
@@ -20,6 +25,8 @@ pub(super) struct Pace(VecDeque<Sample>);
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     at: Timestamp,
+    /// Those who have been called, and have not left.
+    called: u64,
     served: u64,
     left: u64,
 }
@@ -33,32 +40,47 @@ pub(crate) struct Eta {
 }
 
 impl Pace {
-    /// Records how many waiters have taken a seat and how many have left so far.
-    pub(super) fn note(&mut self, served: u64, left: u64, now: Timestamp) {
+    /// Records the state of the line. The pace is that of the time since somebody has waited.
+    pub(super) fn note(&mut self, view: &LineView, now: Timestamp) {
+        if view.waiting == 0 {
+            return self.0.clear();
+        }
         if self.0.back().is_none_or(|last| now.since(last.at) >= SAMPLED_EVERY) {
-            self.0.push_back(Sample { at: now, served, left });
+            let LineView { served, left, .. } = *view;
+            self.0.push_back(Sample { at: now, called: served + view.called, served, left });
             while self.0.get(1).is_some_and(|second| now.since(second.at) >= MEASURED_FOR) {
                 self.0.pop_front();
             }
         }
     }
 
-    /// Returns the seats taken in a second, as measured; `None` while they are too few.
-    pub(super) fn seats_per_second(&self) -> Option<f64> {
+    /// Returns the seats that waiters took in a second; `None` while they are too few.
+    pub(super) fn served_per_second(&self) -> Option<f64> {
         let (first, last) = (self.0.front()?, self.0.back()?);
-        let served = last.served - first.served;
-        (served >= LEAST_SERVED).then(|| served as f64 / last.at.since(first.at).as_secs_f64())
+        let served = last.served.saturating_sub(first.served);
+        (served >= LEAST).then(|| served as f64 / last.at.since(first.at).as_secs_f64())
+    }
+
+    /// Returns the first and the last sample to measure by. The first waiters are called at once, so the time until
+    /// the second sample counts only as long as there is no other.
+    fn measured(&self) -> Option<(&Sample, &Sample)> {
+        let first = if self.0.len() > 2 { self.0.get(1) } else { self.0.front() };
+        first.zip(self.0.back())
     }
 
     /// Returns the time until as many waiters as are before each bound of a position are served or have left. `waiting`
     /// wait in all.
     pub(super) fn eta(&self, [low, estimate, high]: [u64; 3], waiting: u64) -> Option<Eta> {
-        let seats = self.seats_per_second()?;
-        let (first, last) = (self.0.front()?, self.0.back()?);
+        let (first, last) = self.measured()?;
+        let called = last.called.saturating_sub(first.called);
+        if called < LEAST {
+            return None;
+        }
         let seconds = last.at.since(first.at).as_secs_f64();
-        let leaving = (last.left - first.left) as f64 / seconds / waiting.max(1) as f64;
+        let seats = called as f64 / seconds;
+        let leaving = last.left.saturating_sub(first.left) as f64 / seconds / waiting.max(1) as f64;
         // The number of seats of an interval is a count, with a count's error.
-        let error = 1.0 / ((last.served - first.served) as f64).sqrt();
+        let error = 1.0 / (called as f64).sqrt();
         let after = |position: u64, seats: f64| after(position as f64, seats, leaving);
         Some(Eta {
             low: after(low, seats * (1.0 + error)),
@@ -68,7 +90,7 @@ impl Pace {
     }
 }
 
-/// Returns the time until `position` waiters are gone, of whom `seats` are served in a second while each one of the
+/// Returns the time until `position` waiters are gone, of whom `seats` are called in a second while each one of the
 /// others leaves with a probability of `leaving` in a second: with n waiters left, n' = −(seats + leaving·n).
 fn after(position: f64, seats: f64, leaving: f64) -> Duration {
     let share = leaving * position / seats;
@@ -85,9 +107,13 @@ mod tests {
     fn pace(served_per_sample: u64, left_per_sample: u64, samples: u64) -> Pace {
         let mut pace = Pace::default();
         for at in 0..=samples {
-            pace.note(at * served_per_sample, at * left_per_sample, NOON.plus(at as u32 * SAMPLED_EVERY));
+            pace.note(&view(at * served_per_sample, at * left_per_sample), NOON.plus(at as u32 * SAMPLED_EVERY));
         }
         pace
+    }
+
+    fn view(served: u64, left: u64) -> LineView {
+        LineView { waiting: 100, served, left, ..LineView::default() }
     }
 
     fn seconds(pace: &Pace, position: u64, waiting: u64) -> Option<[u64; 3]> {
@@ -96,22 +122,35 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_unknown_until_twenty_were_served() {
+    fn a_wait_is_unknown_until_twenty_were_called() {
         assert_eq!(seconds(&Pace::default(), 100, 100), None);
-        assert_eq!(seconds(&pace(1, 0, 19), 100, 100), None);
-        assert_eq!(seconds(&pace(1, 0, 20), 100, 100), Some([409, 500, 644]));
+        assert_eq!(seconds(&pace(1, 0, 20), 100, 100), None);
+        assert_eq!(seconds(&pace(1, 0, 21), 100, 100), Some([409, 500, 644]));
     }
 
     #[test]
     fn the_pace_is_that_of_the_last_three_minutes() {
         let mut pace = pace(50, 0, 1000);
-        assert_eq!(pace.seats_per_second(), Some(10.0));
+        assert_eq!(pace.served_per_second(), Some(10.0));
         assert!(pace.0.len() <= 38, "{} samples", pace.0.len());
         let ended = NOON.plus(1000 * SAMPLED_EVERY);
         for at in 1..=36 {
-            pace.note(50_000 + at * 5, 0, ended.plus(at as u32 * SAMPLED_EVERY));
+            pace.note(&view(50_000 + at * 5, 0), ended.plus(at as u32 * SAMPLED_EVERY));
         }
-        assert_eq!(pace.seats_per_second(), Some(1.0));
+        assert_eq!(pace.served_per_second(), Some(1.0));
+        pace.note(&LineView { waiting: 0, ..view(50_180, 0) }, ended.plus(37 * SAMPLED_EVERY));
+        assert_eq!((pace.served_per_second(), seconds(&pace, 10, 10)), (None, None), "nobody waits");
+    }
+
+    #[test]
+    fn waiters_who_come_late_make_the_wait_no_longer() {
+        let mut pace = Pace::default();
+        for at in 0..=6_u64 {
+            let view = LineView { called: 50 * at, ..view(0, 0) };
+            pace.note(&view, NOON.plus(at as u32 * SAMPLED_EVERY));
+        }
+        assert_eq!(pace.served_per_second(), None);
+        assert_eq!(seconds(&pace, 100, 100).unwrap()[1], 10);
     }
 
     #[test]
@@ -124,7 +163,7 @@ mod tests {
 
     #[test]
     fn no_wait_overflows() {
-        let pace = pace(5, 0, 4);
+        let pace = pace(10, 0, 4);
         assert!(pace.eta([1, u64::MAX, u64::MAX], u64::MAX).is_some());
     }
 }

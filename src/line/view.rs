@@ -1,6 +1,6 @@
 //! What is known of the line at one moment.
 
-use super::{BIN_BITS, Place};
+use super::Place;
 
 /// The line at one moment.
 ///
@@ -23,8 +23,8 @@ pub struct LineView {
     pub served: u64,
     /// The waiters who have left without a seat since the line began.
     pub left: u64,
-    /// How many of the waiters who are not called arrived before some times: bins of 2²³ µs, and the numbers of waiters
-    /// who arrived before their ends. At most 16, the last of which has all.
+    /// How many of the waiters who are not called arrived until some times, which are in microseconds. At most 16, the
+    /// last of which has all.
     pub points: Vec<(u64, u64)>,
 }
 
@@ -46,22 +46,18 @@ impl Default for LineView {
 impl LineView {
     /// Returns the position of a place.
     pub(super) fn position(&self, place: Place) -> Position {
-        if place.0 <= self.mark {
+        let rank = place.rank();
+        if rank <= self.mark {
             return Position { low: 1, estimate: 1, high: self.called.max(1) };
         }
-        let bin = place.0 >> BIN_BITS;
-        let next = self.points.partition_point(|point| point.0 < bin);
-        let end = |bin: u64| (bin + 1) << BIN_BITS;
-        let (from, before) = match next.checked_sub(1) {
-            Some(last) => (end(self.points[last].0), self.points[last].1),
-            None => (self.mark, 0),
-        };
+        let next = self.points.partition_point(|point| point.0 < rank);
+        let (from, before) = next.checked_sub(1).map_or((self.mark, 0), |last| self.points[last]);
         // A newcomer who arrived after the last point waits behind all.
-        let Some(&(bin, until)) = self.points.get(next) else {
+        let Some(&(last, until)) = self.points.get(next) else {
             let last = self.waiting + 1;
             return Position { low: last, estimate: last, high: last };
         };
-        let part = place.0.saturating_sub(from) as f64 / end(bin).saturating_sub(from).max(1) as f64;
+        let part = rank.saturating_sub(from) as f64 / last.saturating_sub(from).max(1) as f64;
         let within = ((until - before) as f64 * part.min(1.0)) as u64;
         Position {
             low: self.called + before + 1,

@@ -4,8 +4,9 @@
 //! it moves to the cell of a later epoch. A waiter who does not come back vanishes when the epoch ends. So the counts
 //! are exact, apart from waiters who have left and whose epoch has not ended.
 //!
-//! The *mark* is the place up to which waiters are called: they may take seats. Each epoch has one more bin for them.
+//! The *mark* is the rank up to which waiters are called: they may take seats. Each epoch has one more bin for them.
 
+use super::arrivals::{Arrivals, end_of_part};
 use super::view::LineView;
 use super::{BIN_BITS, MOST_POINTS, Place};
 use crate::time::Timestamp;
@@ -26,13 +27,14 @@ const SOON_PER_MINUTE: u64 = 12;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waiting {
     epochs: BTreeMap<u64, Epoch>,
+    arrivals: Arrivals,
     mark: u64,
     /// The number of waiters whose epochs have ended.
     left: u64,
 }
 
-/// The counts of one epoch. They are signed, because a waiter may be taken out of another bin than the one that its
-/// arrival was counted in, when the mark passes it in between.
+/// The counts of one epoch. They are signed: the mark may pass a waiter after it was counted in a bin, and then it is
+/// taken out of those who are called, perhaps of another epoch than those who were moved there for it.
 #[derive(Debug, Clone, Default)]
 struct Epoch {
     called: i64,
@@ -64,14 +66,14 @@ pub(crate) struct Cell {
 }
 
 impl Waiting {
-    /// Returns whether waiters of this place are called.
-    pub(super) fn is_called(&self, place: Place) -> bool {
-        place.0 <= self.mark
+    /// Returns whether waiters of this rank are called.
+    pub(super) fn is_called(&self, rank: u64) -> bool {
+        rank <= self.mark
     }
 
     /// Returns the cell of a waiter who waits at `place` and counts until `until`.
     pub(super) fn cell(&self, place: Place, until: Timestamp) -> Cell {
-        let bin = (!self.is_called(place)).then_some(place.0 >> BIN_BITS);
+        let bin = (!self.is_called(place.rank())).then_some(place.rank() >> BIN_BITS);
         Cell { epoch: epoch_of(until), bin }
     }
 
@@ -84,12 +86,20 @@ impl Waiting {
         }
     }
 
+    /// Adds arrivals, which say how the waiters of a bin are spread over its time.
+    pub(crate) fn arrive(&mut self, part: u64, by: u64) {
+        self.arrivals.count(part, by);
+    }
+
     /// Drops the epochs that have ended.
     pub(crate) fn drop_ended(&mut self, now: Timestamp) {
         let live = self.epochs.split_off(&epoch_of(now));
-        let ended = std::mem::replace(&mut self.epochs, live);
-        let sum = |epoch: &Epoch| epoch.called + epoch.bins.values().sum::<i64>();
-        self.left += ended.values().map(sum).sum::<i64>().max(0) as u64;
+        for mut ended in std::mem::replace(&mut self.epochs, live).into_values() {
+            self.left += ended.take_left();
+            for (bin, count) in ended.counts().filter(|(_, count)| **count != 0) {
+                *self.epochs.entry(epoch_of(now)).or_default().bin(bin) += *count;
+            }
+        }
     }
 
     /// Drops the epochs before this one, whose waiters are known no more.
@@ -100,6 +110,7 @@ impl Waiting {
     /// Moves the mark, so that as many waiters are called as there are seats. Returns whether more seats are free than
     /// waiters are left.
     pub(crate) fn call(&mut self, seats: Seats, now: Timestamp) -> bool {
+        self.call_before(self.mark >> BIN_BITS);
         let all = seats.free.saturating_add(seats.soon);
         let wanted = if all == 0 { 0.0 } else { all as f64 * CALLED_PER_SEAT + CALLED_IN_ADDITION };
         let mut missing = wanted as i64 - self.called() as i64;
@@ -112,16 +123,29 @@ impl Waiting {
                 missing -= called;
             }
         }
+        self.arrivals.forget_before(self.mark);
         uncalled == 0 && self.called() < seats.free
+    }
+
+    /// Returns the ranks of a bin: those after the first number, and up to the second.
+    fn ranks(&self, bin: u64, now: Timestamp) -> (u64, u64) {
+        let first = bin << BIN_BITS;
+        let from = self.mark.max(first.saturating_sub(1));
+        let last = first | ((1 << BIN_BITS) - 1);
+        // Nobody has arrived later than now.
+        let now = end_of_part(now.as_micros());
+        let last = if from < now { last.min(now) } else { last };
+        (from, last.max(from))
     }
 
     /// Calls `called` of the `count` waiters of a bin, those who came first.
     fn call_of(&mut self, bin: u64, count: i64, called: i64, now: Timestamp) {
-        let first = bin << BIN_BITS;
-        let last = first | ((1 << BIN_BITS) - 1);
-        let from = self.mark.max(first.saturating_sub(1));
-        // Nobody has arrived later than now.
-        let last = if from < now.as_micros() { last.min(now.as_micros()) } else { last }.max(from);
+        let (from, last) = self.ranks(bin, now);
+        if called == count {
+            self.mark = last;
+            return self.call_before(bin + 1);
+        }
+        self.mark = self.arrivals.spread(from, last).rank_of(called, count);
         let in_bin = self.epochs.values().filter_map(|epoch| epoch.bins.get(&bin)).filter(|count| **count > 0);
         let (mut of, mut to_call) = (in_bin.sum::<i64>(), called);
         for epoch in self.epochs.values_mut() {
@@ -133,22 +157,20 @@ impl Waiting {
             *here -= part;
             epoch.called += part;
         }
-        if called == count {
-            self.mark = last;
-            self.epochs.values_mut().for_each(|epoch| _ = epoch.bins.remove(&bin));
-        } else {
-            // They are taken to have arrived evenly.
-            self.mark = from + ((last - from) as f64 * called as f64 / count as f64) as u64;
+    }
+
+    /// Calls all waiters of the bins before this one.
+    fn call_before(&mut self, bin: u64) {
+        for epoch in self.epochs.values_mut() {
+            let later = epoch.bins.split_off(&bin);
+            epoch.called += std::mem::replace(&mut epoch.bins, later).values().sum::<i64>();
         }
     }
 
     /// Moves the mark forward to where another one is that was moved for more waiters than these.
-    pub(super) fn follow(&mut self, mark: Place) {
-        self.mark = self.mark.max(mark.0);
-        for epoch in self.epochs.values_mut() {
-            let later = epoch.bins.split_off(&(self.mark >> BIN_BITS));
-            epoch.called += std::mem::replace(&mut epoch.bins, later).values().sum::<i64>();
-        }
+    pub(super) fn follow(&mut self, mark: u64) {
+        self.mark = self.mark.max(mark);
+        self.call_before(self.mark >> BIN_BITS);
     }
 
     /// Returns the bins that have waiters, and their numbers.
@@ -166,17 +188,27 @@ impl Waiting {
     }
 
     /// Returns what everybody may know. `is_open` says that all newcomers may take seats.
-    pub(crate) fn view(&self, is_open: bool, served: u64) -> LineView {
+    pub(crate) fn view(&self, is_open: bool, served: u64, now: Timestamp) -> LineView {
         let bins = self.bins();
         let uncalled = bins.values().sum::<i64>() as u64;
         let (mut points, mut before, mut next) = (Vec::new(), 0, 1);
-        for (bin, count) in bins {
-            before += count as u64;
-            // One point for each part of those who wait, at most.
-            if before * MOST_POINTS >= next * uncalled {
-                points.push((bin, before));
-                next = before * MOST_POINTS / uncalled + 1;
+        // One point for each part of those who wait, at most.
+        let mut note = |rank: u64, arrived: u64| {
+            if arrived * MOST_POINTS >= next * uncalled {
+                points.push((rank, arrived));
+                next = arrived * MOST_POINTS / uncalled + 1;
             }
+        };
+        for (bin, count) in bins {
+            let (from, last) = self.ranks(bin, now);
+            // A bin with many of them is shown more exactly.
+            if count as u64 * MOST_POINTS > uncalled {
+                let ends = self.arrivals.spread(from, last);
+                ends.ends(count as u64).for_each(|(rank, arrived)| note(rank, before + arrived));
+            } else {
+                note(last, before + count as u64);
+            }
+            before += count as u64;
         }
         let called = self.called();
         let waiting = called + uncalled;
@@ -204,5 +236,22 @@ impl Epoch {
             Some(bin) => self.bins.entry(bin).or_default(),
             None => &mut self.called,
         }
+    }
+
+    fn counts(&mut self) -> impl Iterator<Item = (Option<u64>, &mut i64)> {
+        std::iter::once((None, &mut self.called)).chain(self.bins.iter_mut().map(|(bin, count)| (Some(*bin), count)))
+    }
+
+    /// Takes those out who have left, and returns their number: those who have come back were taken out before. The sum
+    /// of what remains is 0. These counts belong to waiters who were taken out of other epochs.
+    fn take_left(&mut self) -> u64 {
+        let left = self.called + self.bins.values().sum::<i64>();
+        let mut rest = left;
+        for (_, count) in self.counts() {
+            let part = if rest > 0 { (*count).clamp(0, rest) } else { (*count).clamp(rest, 0) };
+            *count -= part;
+            rest -= part;
+        }
+        left.max(0) as u64
     }
 }

@@ -146,7 +146,7 @@ pub enum Request {
         /// This server's line in the ledger of seats.
         seats: SeatRequest,
         /// The newcomers who wait; `None` if they wait in no line.
-        line: Option<LineRequest>,
+        line: Option<Box<LineRequest>>,
     },
     /// Removes this server from the heartbeats, because it stops.
     Leave,

@@ -242,7 +242,7 @@ impl Round {
             self.news.in_flight.push(Sent { slot, recorded, entry, is_newest, shortens });
         }
         let sent = logs.iter().map(|log| log.newcomers).sum();
-        let line = self.core.take_line_request();
+        let line = self.core.take_line_request().map(Box::new);
         Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, reads_logs, now), line }
     }
 

@@ -92,7 +92,7 @@ pub(super) async fn respond<'r>(
             Ok(quotas) => quotas.tell(response.headers_mut()),
             Err(limited) => {
                 decision.decision = Decision::Limited;
-                return Refusal::limited(headcount.mode(), info).by(limited).into_response().map(Body::from);
+                return Refusal::limited(headcount, info).by(limited).into_response().map(Body::from);
             }
         }
     }

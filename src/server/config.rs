@@ -124,7 +124,7 @@ impl Sources {
         check: &impl Fn(&Config) -> Result<(), ConfigError>,
     ) -> String {
         let key = error.key();
-        let Some(section) = keys::REPEATED.into_iter().find(|section| key.split('.').next() == Some(section)) else {
+        let Some(section) = keys::repeated(key) else {
             let said = error.to_string();
             let list = config_list(config, key);
             let item = list.iter().position(|item| said.contains(&format!("holds {item:?}")));
@@ -138,9 +138,10 @@ impl Sources {
                 let mut config = config.clone();
                 config.limit.truncate(if section == "limit" { count } else { usize::MAX });
                 config.route.truncate(if section == "route" { count } else { usize::MAX });
+                config.line.page.text.truncate(if section == "line.page.text" { count } else { usize::MAX });
                 config
             };
-            let most = config.limit.len().max(config.route.len());
+            let most = config.limit.len().max(config.route.len()).max(config.line.page.text.len());
             let first = (0..most).find(|nth| check(&some(nth + 1)).is_err_and(|error| error.key() == key));
             // A later limit can make an earlier one invalid. Then the message holds the earlier one's value.
             let said = error.to_string();

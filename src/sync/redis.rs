@@ -304,13 +304,17 @@ impl RedisStore {
             exchange.arg(keep_for.map_or_else(String::new, |time| millis(time).to_string()));
             exchange.arg(if entry.is_empty() { &[][..] } else { new_id.as_slice() });
         }
-        if let Some(LineRequest { changes, served, mark, epoch }) = line {
-            exchange.key(self.line_key()).arg(*served).arg(*mark).arg(*epoch).arg(changes.len());
+        if let Some(LineRequest { changes, arrivals, served, mark, epoch }) = line {
+            exchange.key(self.line_key()).arg(*served).arg(*mark).arg(*epoch).arg(changes.len()).arg(arrivals.len());
+            exchange.key(format!("{}:arrivals", self.line_key()));
             for epoch in epoch.saturating_sub(1)..epoch.saturating_sub(1) + EPOCHS {
                 exchange.key(format!("{}:{epoch}", self.line_key()));
             }
             for LineChange { epoch, bin, by } in changes {
                 exchange.arg(*epoch).arg(bin.map_or_else(|| "c".to_owned(), |bin| bin.to_string())).arg(*by);
+            }
+            for (part, by) in arrivals {
+                exchange.arg(*part).arg(*by);
             }
         }
         exchange.invoke_async(&mut connection).await
@@ -505,7 +509,7 @@ impl FilterStore for RedisStore {
             }
             Request::ExchangeNews { logs, seats, line } => {
                 link.expect_values_of(logs.len() * MOST_NEWS_BYTES);
-                let exchange = |connection| self.exchange_news(connection, identity, &logs, &seats, line.as_ref());
+                let exchange = |connection| self.exchange_news(connection, identity, &logs, &seats, line.as_deref());
                 let mut answer = link.run(within, exchange).await?.into_iter();
                 let seats = answer.next().map_or(Ok(None), read_seats)?;
                 let logs = answer.by_ref().take(logs.len()).map(read_log_part).collect::<Result<_, _>>()?;
@@ -617,7 +621,7 @@ fn read_line(line: Value) -> Option<LineView> {
         Some((bin.parse().ok()?, before.parse().ok()?))
     };
     let points = points.split_ascii_whitespace().map(point).collect::<Option<Vec<_>>>()?;
-    let is_ascending = points.is_sorted_by(|(bin, before), (next, until)| bin < next && before <= until);
+    let is_ascending = points.is_sorted_by(|(place, before), (next, until)| place <= next && before <= until);
     is_ascending.then_some(LineView { mark, is_open, called, waiting, served, left, points })
 }
 

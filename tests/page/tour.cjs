@@ -5,12 +5,9 @@
 const assert = require('node:assert/strict');
 const http = require('node:http');
 const path = require('node:path');
-const { execFileSync } = require('node:child_process');
-const { chromium } = require('playwright-core');
-const { default: AxeBuilder } = require('@axe-core/playwright');
+const { DEADLINE, clean, launch, until } = require('./browser.cjs');
 
 const plan = JSON.parse(process.argv[2]);
-const DEADLINE = 20_000;
 const SIZES = [[375, 812], [1280, 800], [2560, 1440]];
 const connections = new http.Agent({ keepAlive: true, maxSockets: 8 });
 
@@ -42,16 +39,6 @@ function checkAt(url, token) {
       answer.on('end', () => resolve(answer.statusCode));
     }).on('error', reject);
   });
-}
-
-async function until(what, condition) {
-  const begun = Date.now();
-  for (;;) {
-    const met = await condition();
-    if (met) return met;
-    assert.ok(Date.now() - begun < DEADLINE, `waited ${DEADLINE} ms for ${what}`);
-    await new Promise(resolve => setTimeout(resolve, 20));
-  }
 }
 
 const text = (page, id) => page.locator(`#${id}`).innerText();
@@ -106,15 +93,6 @@ async function measure(page, name, told) {
   await page.screenshot({ path: path.join(plan.shots, `${name}.png`), fullPage: width < 2560 });
 }
 
-// As a screen reader would find it.
-async function clean(page, name, told) {
-  // There are no frames, so it needs no page of its own to put them together.
-  const { violations } = await new AxeBuilder({ page }).setLegacyMode().analyze();
-  const found = violations.map(it => `${it.id}: ${it.nodes.map(node => node.target.join(' ')).join(', ')}`);
-  assert.deepEqual(found, [], `${name}: axe`);
-  told.axe += 1;
-}
-
 // Notes what a screen reader is given to say from now on.
 async function listen(page) {
   await page.evaluate(() => {
@@ -133,11 +111,7 @@ async function confirm(page) {
 }
 
 (async () => {
-  const program = ['chromium', 'chromium-browser', 'google-chrome'].map(name => {
-    try { return execFileSync('which', [name], { encoding: 'utf8' }).trim(); } catch { return null; }
-  }).find(Boolean);
-  assert.ok(program, 'Chromium is needed: ./test installs it');
-  const browser = await chromium.launch({ executablePath: program, args: ['--no-sandbox'] });
+  const browser = await launch();
   const told = { axe: 0 };
   try {
     const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });

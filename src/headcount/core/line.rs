@@ -30,7 +30,7 @@ impl LineState {
     fn change<R>(&self, act: impl FnOnce(&mut Line) -> R) -> R {
         let mut line = self.line.lock();
         let result = act(&mut line);
-        self.called_to.store(line.called_to().map_or(ALL, |mark| mark.0), Relaxed);
+        self.called_to.store(line.called_to().unwrap_or(ALL), Relaxed);
         result
     }
 }
@@ -59,7 +59,7 @@ impl Core {
     /// Returns whether the line lets this newcomer take a seat. Without a place, a newcomer stands behind all who wait.
     pub(super) fn is_called(&self, comer: Option<Comer>) -> bool {
         let called_to = self.line.called_to.load(Relaxed);
-        called_to == ALL || comer.is_some_and(|comer| comer.place().0 <= called_to)
+        called_to == ALL || comer.is_some_and(|comer| comer.place().rank() <= called_to)
     }
 
     /// Counts a refused newcomer in the line. Returns what to tell, with the next ticket.

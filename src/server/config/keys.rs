@@ -87,7 +87,12 @@ fn as_toml(default: &Value) -> String {
 }
 
 /// The sections that may occur more than once.
-pub(super) const REPEATED: [&str; 2] = ["limit", "route"];
+pub(super) const REPEATED: [&str; 3] = ["limit", "route", "line.page.text"];
+
+/// Returns the repeated section that a key is in.
+pub(super) fn repeated(key: &str) -> Option<&'static str> {
+    REPEATED.into_iter().find(|section| key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.')))
+}
 
 /// Returns the key of a path such as `limit[0].rate` or `token.from[1]`.
 pub(super) fn find(path: &str) -> Option<&'static Key> {

@@ -38,12 +38,11 @@ impl Reader {
 
     /// Adds a value from the environment or the command line.
     pub(super) fn set(&mut self, key: &str, place: Place, text: String) {
-        let section = key.split('.').next().unwrap_or_default();
         let Some(known) = keys::find(key).filter(|key| !keys::is_section(&key.name)) else {
             let title = unknown(key);
             return self.diagnostics.push(Diagnostic::new(key, title, place));
         };
-        if keys::REPEATED.contains(&section) {
+        if let Some(section) = keys::repeated(key) {
             let title = format!("{key} can only be set in a file, because there may be several [[{section}]]");
             return self.diagnostics.push(Diagnostic::new(key, title, place));
         }

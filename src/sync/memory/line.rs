@@ -33,13 +33,14 @@ impl StoredLine {
                 self.waiting.count(Cell { epoch: change.epoch, bin: change.bin }, change.by);
             }
         }
+        request.arrivals.iter().for_each(|&(part, by)| self.waiting.arrive(part, by));
         let is_due = now < self.called_at || now.since(self.called_at) >= CALL_EVERY;
         if let Some(seats) = seats.filter(|_| is_due) {
             self.waiting.forget_before(first);
             self.waiting.drop_ended(now);
             let has_more_seats = self.waiting.call(seats, now);
             self.called_at = now;
-            self.view = self.waiting.view(has_more_seats, self.served);
+            self.view = self.waiting.view(has_more_seats, self.served, now);
         }
         let is_shown = now >= self.called_at && now.since(self.called_at) < SHOWN_FOR;
         is_shown.then(|| LineView { mark: self.waiting.mark(), served: self.served, ..self.view.clone() })

@@ -1,0 +1,99 @@
+'use strict';
+// People who have to wait, each with a browser in another language: they look at the page, and do nothing until they
+// are admitted. One of them allows no scripts.
+
+const assert = require('node:assert/strict');
+const http = require('node:http');
+const path = require('node:path');
+const { clean, launch, until } = require('./browser.cjs');
+
+const plan = JSON.parse(process.argv[2]);
+const url = `${plan.check}/v1/check`;
+const told = { axe: 0, waited: {} };
+const connections = new http.Agent({ keepAlive: true, maxSockets: 8 });
+
+function check(cookies) {
+  return new Promise((resolve, reject) => {
+    http.get(url, { agent: connections, headers: { cookie: cookies.join('; ') } }, answer => {
+      answer.resume();
+      answer.on('end', () => resolve(answer));
+    }).on('error', reject);
+  });
+}
+
+// Clients who wait for their turn, as a game client does.
+async function client(name) {
+  const cookies = [`sid=${name}`];
+  for (;;) {
+    const answer = await check(cookies);
+    if (answer.statusCode === 200) return;
+    assert.equal(answer.statusCode, 429);
+    const ticket = answer.headers['set-cookie'].find(cookie => cookie.startsWith('ticket='));
+    cookies[1] = ticket.split(';')[0];
+    await new Promise(resolve => setTimeout(resolve, 1000 * Number(answer.headers['retry-after'])));
+  }
+}
+
+// Looks at the page, until the browser is admitted.
+async function person(browser, language, heading, options = {}) {
+  const { name = language, direction = 'ltr', ...rest } = options;
+  const context = await browser.newContext({ locale: language, ...rest });
+  const { hostname } = new URL(url);
+  await context.addCookies([{ name: 'sid', value: `person-${name}`, domain: hostname, path: '/' }]);
+  const page = await context.newPage();
+  const answers = [];
+  page.on('response', answer => { if (answer.url() === url) answers.push(answer); });
+  const begun = Date.now();
+  await page.goto(url);
+  const h1 = page.locator('h1');
+  assert.equal(await h1.innerText(), heading);
+  assert.equal(await page.title(), heading);
+  assert.equal(answers[0].headers()['content-language'].split('-')[0], language.split('-')[0]);
+  const [lang, dir] = await page.evaluate(() => [document.documentElement.lang, document.documentElement.dir]);
+  assert.deepEqual([lang.split('-')[0], dir], [language.split('-')[0], direction]);
+  const state = await page.locator('[role=status]').innerText();
+  assert.match(state, /^\D*\d+\D*\n+\D*\d+(–\d+)?\D*$/, `${name}: a place and a wait`);
+  assert.equal(await page.locator('progress').count(), 1);
+  const scrolls = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
+  assert.ok(!scrolls, `${name}: scrolls sideways`);
+  await page.screenshot({ path: path.join(plan.shots, `waiting-${name}.png`) });
+  if (rest.javaScriptEnabled !== false) {
+    await clean(page, name, told);
+    const left = Number(await page.locator('#seconds').innerText());
+    const seen = answers.length;
+    await until(`${name}: the countdown`, async () => (
+      answers.length > seen || Number(await page.locator('#seconds').innerText()) < left
+    ));
+  }
+  await until(`${name}: to be in`, () => answers.at(-1).status() === 200, 120_000);
+  assert.ok(answers.slice(0, -1).every(answer => answer.status() === 429));
+  told.waited[name] = [answers.length, Math.round((Date.now() - begun) / 1000)];
+  await context.close();
+}
+
+(async () => {
+  const browser = await launch();
+  try {
+    let served = 0;
+    const crowd = [];
+    for (let name = 0; name < plan.crowd; name++) crowd.push(client(name).then(() => served++));
+    // So many are needed to know how long the others will wait.
+    await until('some of the crowd to be in', () => served > 40);
+    const phone = { viewport: { width: 320, height: 640 }, isMobile: true };
+    await Promise.all([
+      person(browser, 'en-GB', 'There is no room right now'),
+      person(browser, 'de-AT', 'Im Moment ist kein Platz frei', { ...phone, colorScheme: 'dark' }),
+      person(browser, 'es', 'Ahora mismo no queda sitio', { ...phone, javaScriptEnabled: false }),
+      person(browser, 'zh-CN', '目前没有空位', phone),
+      person(browser, 'ja', 'ただいま満員です', { colorScheme: 'dark' }),
+      person(browser, 'he', 'אין מקום כרגע', { ...phone, direction: 'rtl' }),
+    ]);
+    await Promise.all(crowd);
+  } finally {
+    await browser.close();
+  }
+  console.log(JSON.stringify(told));
+})().catch(error => {
+  console.error(error);
+  process.exitCode = 1;
+}).finally(() => connections.destroy());
