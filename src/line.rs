@@ -45,9 +45,6 @@ const STORE_SILENT_FOR: Duration = Duration::from_secs(3);
 /// A waiter polls a quarter of the expected wait after the last poll, but after at least and at most these.
 const POLL_AFTER: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
-/// While the expected wait is unknown, a waiter polls after this time for each one who is before, or earlier.
-const POLL_AFTER_EACH: Duration = Duration::from_millis(100);
-
 /// A waiter who is called and finds no seat at this server polls after this time.
 const CALLED_POLL_AFTER: Duration = Duration::from_secs(2);
 
@@ -79,6 +76,16 @@ pub(crate) struct Waiter {
 pub(crate) enum Comer {
     Waiter(Waiter),
     Arrival(Place),
+}
+
+/// When waiters poll while the expected wait is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WhileUnknown {
+    /// After this time for each one who is before: the time in which one seat becomes free, as the configuration lets
+    /// expect.
+    pub(crate) each: Duration,
+    /// But not later.
+    pub(crate) longest: Duration,
 }
 
 /// What a waiter is told.
@@ -260,14 +267,13 @@ impl Line {
         self.untold_served += 1;
     }
 
-    /// Counts a newcomer who is refused, and returns what to tell. `unknown` is the longest time between two polls
-    /// while the wait is unknown. `random` is uniform in 0..1.
+    /// Counts a newcomer who is refused, and returns what to tell. `random` is uniform in 0..1.
     pub(crate) fn refuse(
         &mut self,
         comer: &Comer,
         fingerprint: Fingerprint,
         now: Timestamp,
-        unknown: Duration,
+        unknown: WhileUnknown,
         random: f64,
     ) -> Wait {
         let place = comer.place();
@@ -278,7 +284,8 @@ impl Line {
         {
             return Wait { waiter: *waiter, retry_after: waiter.poll_due().since(now), position, eta };
         }
-        let unknown = unknown.min(POLL_AFTER_EACH.saturating_mul(position.estimate.try_into().unwrap_or(u32::MAX)));
+        let WhileUnknown { each, longest } = unknown;
+        let unknown = longest.min(each.saturating_mul(position.estimate.try_into().unwrap_or(u32::MAX)));
         let retry_after = self.poll_after(place, eta, unknown).mul_f64(1.0 + SPREAD * random);
         let waiter = Waiter {
             place,

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const ALICE: Fingerprint = Fingerprint(1 << 60);
-const UNKNOWN: Duration = Duration::from_secs(30);
+const UNKNOWN: WhileUnknown = WhileUnknown { each: Duration::from_millis(100), longest: Duration::from_secs(30) };
 const ADVANCED_EVERY: u64 = 250; // ms
 
 fn seats(free: u64) -> Seats {
@@ -265,7 +265,7 @@ fn a_poll_before_its_time_changes_nothing() {
     }
     let place = Place::of_arrival(at(0), 900);
     let first = line.refuse(&Comer::Arrival(place), ALICE, at(0), UNKNOWN, 0.0);
-    assert_eq!((first.position.estimate, first.retry_after), (301, UNKNOWN));
+    assert_eq!((first.position.estimate, first.retry_after), (301, UNKNOWN.longest));
     for poll in 1..15 {
         let again = line.refuse(&Comer::Waiter(first.waiter), ALICE, at(1000 * poll), UNKNOWN, 0.5);
         assert_eq!(again.waiter, first.waiter, "the same ticket");
@@ -288,7 +288,7 @@ fn hostile_places_and_times_overflow_nothing() {
                 Waiter { place: Place(place), polled_after: u32::MAX, retry_after: u16::MAX, is_counted: true };
             let now = Timestamp::from_micros(now);
             for comer in [Comer::Arrival(Place(place)), Comer::Waiter(waiter)] {
-                line.refuse(&comer, ALICE, now, Duration::MAX, 1.0);
+                line.refuse(&comer, ALICE, now, WhileUnknown { each: Duration::MAX, longest: Duration::MAX }, 1.0);
                 line.serve(&waiter);
                 line.advance(Seats { free: u64::MAX >> 1, soon: u64::MAX >> 1 }, now);
                 line.advance(seats(1), now);

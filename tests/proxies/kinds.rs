@@ -40,11 +40,11 @@ impl Kind {
         }
     }
 
-    /// Starts it in front of `app`; `checks` is where headcount answers.
+    /// Starts it in front of `app`; `checks` is where headcount answers. Only nginx is told of more than one.
     pub fn start(
         self,
         directory: &Path,
-        checks: SocketAddr,
+        checks: &[SocketAddr],
         app: SocketAddr,
         when: WhenSilent,
     ) -> (Process, SocketAddr) {
@@ -60,9 +60,10 @@ impl Kind {
         at
     }
 
-    fn command(self, directory: &Path, places: &Places, when: WhenSilent) -> Command {
+    fn command(self, directory: &Path, places: &Places<'_>, when: WhenSilent) -> Command {
         let (recipe, file) = (recipe_of(self.name()), directory.join(self.name()));
         let Places { at, checks, app } = places;
+        let (all, checks) = (checks, &checks[0]);
         let (checks_text, app_text) = (checks.to_string(), app.to_string());
         let usual = [("127.0.0.1:7070", checks_text.as_str()), ("127.0.0.1:8080", &app_text)];
         match self {
@@ -75,9 +76,11 @@ impl Kind {
                 let named = ["Authorization ", "Authorization     "]
                     .map(|name| format!("proxy_set_header {name}$http_authorization;"))
                     .map(|line| (format!("{line} proxy_set_header X-Api-Key $http_x_api_key;"), line));
-                let mut own = vec![("listen 80;", listen.as_str())];
+                let several = all.iter().map(|checks| format!("server {checks} max_fails=0;")).collect::<String>();
+                let one = "server 127.0.0.1:7070 max_fails=0;";
+                let mut own = vec![("listen 80;", listen.as_str()), (one, &several)];
                 own.extend(named.iter().map(|(more, line)| (line.as_str(), more.as_str())));
-                let text = put_in(&recipe, &own, &usual, when, &closed, &patient);
+                let text = put_in(&recipe, &own, &usual[1..], when, &closed, &patient);
                 let (here, temporary) = (directory.display(), temporary(directory));
                 let main = format!(
                     "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr;\n\
@@ -268,9 +271,9 @@ fn start(name: &str, directory: &Path, command: impl Fn(SocketAddr) -> Command) 
     panic!("{name} found no free port");
 }
 
-struct Places {
+struct Places<'c> {
     at: SocketAddr,
-    checks: SocketAddr,
+    checks: &'c [SocketAddr],
     app: SocketAddr,
 }
 

@@ -80,7 +80,7 @@ impl Stack {
     ) -> Self {
         let app = App::start(runtime);
         let checks = gate.as_ref().map_or(headcount.check, |gate| gate.address);
-        let (proxy, at) = kind.start(directory.path(), checks, app.at, when);
+        let (proxy, at) = kind.start(directory.path(), &[checks], app.at, when);
         Self { app, headcount, at, gate, proxy, cache: None, directory }
     }
 

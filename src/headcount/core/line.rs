@@ -1,8 +1,8 @@
 //! The line at this server: who is called, and what the others are told.
 
 use super::{Core, User};
-use crate::config::RetryAfter;
-use crate::line::{Comer, InLine, Line, LineFigures, LineRequest, LineView, Place, Seats, TicketCheck};
+use crate::config::{RetryAfter, Settings};
+use crate::line::{Comer, InLine, Line, LineFigures, LineRequest, LineView, Place, Seats, TicketCheck, WhileUnknown};
 use crate::threads::Mutex;
 use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::time::Timestamp;
@@ -65,11 +65,21 @@ impl Core {
     /// Counts a refused newcomer in the line. Returns what to tell, with the next ticket.
     pub(crate) fn refuse_in_line(&self, comer: Comer, user: &User<'_>) -> Option<InLine> {
         let (tickets, _) = self.settings.line.as_ref()?;
-        let RetryAfter { min, max } = self.settings.retry_after;
         let now = self.time.now();
         let random = self.chance(user, now).f64();
-        let wait = self.line.change(|line| line.refuse(&comer, user.fingerprint(), now, (min + max) / 2, random));
+        let wait = self.line.change(|line| line.refuse(&comer, user.fingerprint(), now, self.while_unknown(), random));
         Some(InLine::new(tickets.issue(&wait.waiter, user.fingerprint()), &wait))
+    }
+
+    /// Returns when waiters poll while the expected wait is unknown. In the long run, all seats of a window become free
+    /// in that time.
+    fn while_unknown(&self) -> WhileUnknown {
+        let Settings { retry_after: RetryAfter { min, max }, room, slot_length, slots, .. } = &self.settings;
+        let each = match room.newcomers_per_minute {
+            Some(per_minute) => Duration::from_secs(60).div_f64(per_minute as f64),
+            None => (*slot_length * *slots as u32).div_f64(room.max_active_users as f64),
+        };
+        WhileUnknown { each, longest: (*min + *max) / 2 }
     }
 
     /// Counts a newcomer who takes a seat.
