@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Router, serve};
-use headcount::config::LimitKey;
+use headcount::config::{Carrier, LimitKey};
 use headcount::layer::{Limit, Subject};
 use headcount::limit::{Limiter, Memory, sliding_log};
 use headcount::{Headcount, Presence};
@@ -36,8 +36,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let window = more.first().map_or(Ok(Duration::from_secs(30 * 60)), |window| humantime::parse_duration(window))?;
     // A player is identified by the `sub` of a token, which only the owner of the key can sign.
-    let headcount =
-        Headcount::builder().max_active_users(max_players.parse()?).window(window).jwt_keys([key_file]).start()?;
+    // Players who have to wait come in by the order of their arrival: the game keeps the header X-Headcount-Ticket of a
+    // refusal, and shows it with the next try.
+    let headcount = Headcount::builder()
+        .max_active_users(max_players.parse()?)
+        .window(window)
+        .jwt_keys([key_file])
+        .line(Carrier::Header)
+        .start()?;
 
     // Limits guesses of passwords: five attempts a minute from an address. A login is not yet a player, so it needs no
     // seat.

@@ -106,6 +106,8 @@ pub(crate) struct LineFigures {
     /// Whether all servers of the fleet have one line.
     pub(crate) is_shared: bool,
     pub(crate) served_per_second: Option<f64>,
+    /// The longest and the median wait so far of those who are not called.
+    pub(crate) waits: Option<(Duration, Duration)>,
     /// The expected wait of a newcomer who arrives now.
     pub(crate) eta: Option<Eta>,
 }
@@ -342,6 +344,7 @@ impl Line {
             view: self.view.clone(),
             is_shared: self.is_shared(now),
             served_per_second: self.pace.served_per_second(),
+            waits: self.view.waits(now),
             eta: self.eta(arrival),
         }
     }

@@ -89,6 +89,19 @@ fn plays_along(ask: Ask) {
     assert_eq!(ask(&server, PATIENT, &[BOB]), ["in"], "headcount is gone");
 }
 
+/// A ticket travels to headcount, and the page is in the reader's language.
+fn keeps_its_place(ask: Ask) {
+    let state = tempdir().unwrap();
+    let server = Server::start(state.path(), &["--max-active-users", "1"], &[("HEADCOUNT__LINE__ENABLED", "true")]);
+    assert_eq!(server.check("alice").status, 200);
+    let refused = server.check("bob");
+    let ticket = refused.header("x-headcount-ticket");
+    assert_eq!(ticket.len(), 43);
+    let shown = format!(r#"["bob", {{"ticket": "{ticket}", "accept": "text/html", "language": "de"}}]"#);
+    assert_eq!(ask(&server, PATIENT, &[&shown]), ["429 True <"]);
+    assert_eq!(server.status()["line"]["tickets"]["valid"], 1);
+}
+
 /// One connection carries all requests of a client.
 fn keeps_its_connection(ask: Ask) {
     let state = tempdir().unwrap();
@@ -104,11 +117,13 @@ fn keeps_its_connection(ask: Ask) {
 #[test]
 fn the_client_for_python() {
     plays_along(python);
+    keeps_its_place(python);
     keeps_its_connection(python);
 }
 
 #[test]
 fn the_client_for_node() {
     plays_along(node);
+    keeps_its_place(node);
     keeps_its_connection(node);
 }

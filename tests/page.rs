@@ -116,6 +116,7 @@ fn people_who_wait_see_their_place_and_come_in_by_themselves() {
     ];
     let arguments = ["--max-active-users", "10000", "--config", file.to_str().unwrap()];
     let server = Server::start(state.path(), &arguments, &environment);
-    let plan = json!({ "check": format!("http://{}", server.check), "crowd": 300, "shots": shots() });
+    let [check, admin] = [server.check, server.admin].map(|address| format!("http://{address}"));
+    let plan = json!({ "check": check, "admin": admin, "crowd": 300, "shots": shots() });
     tours("tests/page/waiting.cjs", &plan);
 }

@@ -29,7 +29,9 @@ func Refused(w http.ResponseWriter, r *http.Request) bool {
 	}
 	ask, _ := http.NewRequest("GET", "http://127.0.0.1:7070/v1/check", nil)
 	ask.Header.Set("Authorization", r.Header.Get("Authorization"))
-	ask.Header.Set("Accept", r.Header.Get("Accept"))
+	for _, name := range []string{"Accept", "Accept-Language", "X-Headcount-Ticket"} {
+		ask.Header.Set(name, r.Header.Get(name))
+	}
 	// headcount uses method, path and address only if its server.trusted_proxies lists this program's address.
 	ask.Header.Set("X-Original-Method", r.Method)
 	ask.Header.Set("X-Original-URI", r.URL.RequestURI())
@@ -54,8 +56,11 @@ func Refused(w http.ResponseWriter, r *http.Request) bool {
 	if answer.StatusCode != 400 && answer.StatusCode != 429 && answer.StatusCode != 431 {
 		return false
 	}
-	for _, name := range []string{"Content-Type", "Retry-After", "Cache-Control"} {
-		w.Header().Set(name, answer.Header.Get(name))
+	kept := []string{"Content-Type", "Content-Language", "Retry-After", "Refresh", "Cache-Control", "X-Headcount-Ticket"}
+	for _, name := range kept {
+		if value := answer.Header.Get(name); value != "" {
+			w.Header().Set(name, value)
+		}
 	}
 	w.WriteHeader(answer.StatusCode)
 	io.Copy(w, answer.Body)

@@ -9,15 +9,19 @@ let uncheckedUntil = 0
 
 /**
  * If the request opens a WebSocket or has the header Upgrade, pass all values of the header, or any text, as `upgrade`:
- * such a request is exempt nowhere.
+ * such a request is exempt nowhere. `language` is the value of Accept-Language, and `ticket` that of X-Headcount-Ticket:
+ * the place of the client in the line, which it got with its last refusal.
  *
  * Resolves to undefined if the request is admitted, or to { status, headers, body }, the answer for the client.
  */
-export async function check(token, { method = 'GET', path = '/', address, accept, upgrade, timeout = 1500 } = {}) {
+export async function check(token, options = {}) {
+  const { method = 'GET', path = '/', address, accept, language, ticket, upgrade, timeout = 1500 } = options
   if (Buffer.byteLength(token) > longestToken) return { status: 431, headers: {}, body: 'The token is too long.\n' }
   const told = { authorization: `Bearer ${token}`, 'x-original-method': method, 'x-original-uri': path }
   if (address) told['x-forwarded-for'] = address
   if (accept) told.accept = accept
+  if (language) told['accept-language'] = language
+  if (ticket) told['x-headcount-ticket'] = ticket
   if (upgrade) told['x-original-upgrade'] = upgrade
   if (Object.values(told).some((value) => /[\0-\x1f\x7f]/.test(value))) {
     return { status: 400, headers: {}, body: 'The request cannot be used.\n' }

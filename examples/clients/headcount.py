@@ -16,10 +16,12 @@ _kept = threading.local()
 _unchecked_until = 0.0
 
 
-def check(token, method="GET", path="/", address=None, accept=None, upgrade=None, host="127.0.0.1", port=7070, timeout=1.5):
+def check(token, method="GET", path="/", address=None, accept=None, language=None, ticket=None, upgrade=None,
+          host="127.0.0.1", port=7070, timeout=1.5):
     """If the request opens a WebSocket or has the header Upgrade, pass all values of the header, or any text, as upgrade.
 
-    Such a request is exempt nowhere.
+    Such a request is exempt nowhere. language is the value of Accept-Language, and ticket that of X-Headcount-Ticket: the
+    place of the client in the line, which it got with its last refusal.
 
     Returns None if the request is admitted, or (status, headers, body), the answer for the client.
     """
@@ -30,6 +32,8 @@ def check(token, method="GET", path="/", address=None, accept=None, upgrade=None
     headers = {"Authorization": b"Bearer " + token, "X-Original-Method": method, "X-Original-URI": path.encode()}
     headers |= {"X-Forwarded-For": address} if address else {}
     headers |= {"Accept": accept} if accept else {}
+    headers |= {"Accept-Language": language} if language else {}
+    headers |= {"X-Headcount-Ticket": ticket} if ticket else {}
     headers |= {"X-Original-Upgrade": upgrade} if upgrade else {}
     if time.monotonic() < _unchecked_until:
         return None

@@ -34,6 +34,11 @@ pub struct LineStatus {
     pub left: u64,
     /// The seats that waiters took in a minute, averaged over the last three; null while fewer than 20 did.
     pub served_per_minute: Option<f64>,
+    /// How long the waiter who has waited longest has waited, in seconds; null if nobody waits who is not called. An
+    /// estimate, like the next one.
+    pub longest_wait_seconds: Option<u64>,
+    /// How long half of those have waited who are not called, in seconds.
+    pub median_wait_seconds: Option<u64>,
     /// The time that a newcomer who arrives now is expected to wait, in seconds; null while it is unknown.
     pub estimated_wait_seconds: Option<u64>,
     /// The tickets checked, by result.
@@ -64,7 +69,7 @@ pub struct TicketChecks {
 impl LineStatus {
     /// Returns the status of the line; `None` if newcomers do not wait in a line.
     pub(super) fn of(core: &Core) -> Option<Self> {
-        let LineFigures { view, is_shared, served_per_second, eta } = core.line_figures()?;
+        let LineFigures { view, is_shared, served_per_second, waits, eta } = core.line_figures()?;
         let LineView { mark, called, waiting, served, left, .. } = view;
         let [valid, expired, forged] = core.ticket_checks();
         Some(Self {
@@ -75,6 +80,8 @@ impl LineStatus {
             served,
             left,
             served_per_minute: served_per_second.map(|served| 60.0 * served),
+            longest_wait_seconds: waits.map(|(longest, _)| longest.as_secs()),
+            median_wait_seconds: waits.map(|(_, median)| median.as_secs()),
             estimated_wait_seconds: eta.map(|eta| eta.estimate.as_secs()),
             tickets: TicketChecks { valid, expired, forged },
         })

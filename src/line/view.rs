@@ -1,6 +1,8 @@
 //! What is known of the line at one moment.
 
-use super::Place;
+use super::{BIN_BITS, Place};
+use crate::time::Timestamp;
+use std::time::Duration;
 
 /// The line at one moment.
 ///
@@ -44,6 +46,22 @@ impl Default for LineView {
 }
 
 impl LineView {
+    /// Returns how long the longest and the median waiter of those who are not called have waited; `None` if all are.
+    pub(super) fn waits(&self, now: Timestamp) -> Option<(Duration, Duration)> {
+        let (&(first, _), &(last, all)) = self.points.first().zip(self.points.last())?;
+        // If somebody has waited since the last call, the first ones arrived at the mark. A line that has just begun is
+        // younger: its first ones arrived in the time of the first point.
+        let of_point = (last.saturating_sub(first) / self.points.len() as u64).max(1 << BIN_BITS);
+        let begun = self.mark.max(first.saturating_sub(of_point));
+        let next = self.points.partition_point(|point| point.1 < all / 2);
+        let (from, before) = next.checked_sub(1).map_or((begun, 0), |last| self.points[last]);
+        let &(until, arrived) = self.points.get(next)?;
+        let part = (all / 2).saturating_sub(before) as f64 / arrived.saturating_sub(before).max(1) as f64;
+        let median = from + (until.saturating_sub(from) as f64 * part) as u64;
+        let since = |rank: u64| now.since(Timestamp::from_micros(rank.min(now.as_micros())));
+        Some((since(begun), since(median)))
+    }
+
     /// Returns the position of a place.
     pub(super) fn position(&self, place: Place) -> Position {
         let rank = place.rank();
@@ -64,5 +82,30 @@ impl LineView {
             estimate: self.called + before + within + 1,
             high: self.called + until.max(before + within + 1),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: u64 = 1_800_000_000_000_000;
+    const SECOND: u64 = 1_000_000;
+
+    fn waits(mark: u64, points: &[(u64, u64)]) -> Option<(u64, u64)> {
+        let points = points.iter().map(|&(ago, arrived)| (NOON - ago * SECOND, arrived)).collect();
+        let view = LineView { mark: NOON - mark * SECOND, points, ..LineView::default() };
+        let (longest, median) = view.waits(Timestamp::from_micros(NOON))?;
+        Some((longest.as_secs(), median.as_secs()))
+    }
+
+    #[test]
+    fn the_longest_and_the_median_wait_follow_from_the_points() {
+        assert_eq!(waits(100, &[]), None);
+        assert_eq!(waits(100, &[(80, 50), (40, 100), (0, 150)]), Some((100, 60)));
+        // The line has just begun, an hour after the last one.
+        assert_eq!(waits(3600, &[(2, 100)]), Some((10, 6)));
+        // Nobody can have written these.
+        assert_eq!(waits(0, &[(80, 0), (90, 0)]), Some((0, 0)));
     }
 }

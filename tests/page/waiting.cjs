@@ -71,6 +71,21 @@ async function person(browser, language, heading, options = {}) {
   await context.close();
 }
 
+// An operator looks at the line.
+async function operator(browser) {
+  const page = await (await browser.newContext()).newPage();
+  await page.goto(plan.admin);
+  const fact = name => page.locator(`#facts dt:text-is("${name}") + dd`).innerText();
+  await until('the line', async () => (
+    await page.locator('#facts dt:text-is("Line")').count() === 1
+    && /^\d+ wait at this server, \d+ of them called; the longest wait is [\d.]+ s, the median [\d.]+ s$/.test(await fact('Line'))
+  ));
+  await until('the pace', async () => /^\d+ served a minute/.test(await fact('Pace of the line')));
+  assert.match(await fact('Called so far'), /^who came until \d/);
+  await clean(page, 'the line', told);
+  await page.screenshot({ path: path.join(plan.shots, 'line.png'), fullPage: true });
+}
+
 (async () => {
   const browser = await launch();
   try {
@@ -79,6 +94,7 @@ async function person(browser, language, heading, options = {}) {
     for (let name = 0; name < plan.crowd; name++) crowd.push(client(name).then(() => served++));
     // So many are needed to know how long the others will wait.
     await until('some of the crowd to be in', () => served > 40);
+    await operator(browser);
     const phone = { viewport: { width: 320, height: 640 }, isMobile: true };
     await Promise.all([
       person(browser, 'en-GB', 'There is no room right now'),

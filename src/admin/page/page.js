@@ -306,6 +306,18 @@ function facts() {
     ['Other generations', sync.foreign_generation ? 'yes' : 'none', sync.foreign_generation],
     ['Uptime', `${ago(status.uptime_seconds)}, version ${status.version}`],
   ];
+  const { line } = status;
+  if (line) {
+    const left = line.served + line.left;
+    const abandoned = left > 0 ? `; ${Math.round(100 * line.left / left)} % of those who are gone left without a seat` : '';
+    const pace = line.served_per_minute === null ? 'too few were served to know the pace' : `${number(Math.round(line.served_per_minute))} served a minute`;
+    const waits = line.longest_wait_seconds === null ? '' : `; the longest wait is ${ago(line.longest_wait_seconds)}, the median ${ago(line.median_wait_seconds)}`;
+    const whose = line.is_shared ? '' : ' at this server';
+    rows.splice(2, 0,
+      ['Line', line.waiting === 0 ? `nobody waits${whose}` : `${number(line.waiting)} wait${whose}, ${number(line.called)} of them called${waits}`],
+      ['Pace of the line', `${pace}${abandoned}`],
+      ['Called so far', line.mark === null ? 'nobody' : `who came until ${new Date(line.mark).toLocaleTimeString()}`]);
+  }
   const list = el('facts');
   if (list.children.length !== 2 * rows.length) {
     list.replaceChildren(...rows.flatMap(([name]) => [cell('dt', name), document.createElement('dd')]));
