@@ -2,15 +2,18 @@
 -- waiters are called. `LineRequest` and `LineView` in src/line say what the numbers mean, and src/line/waiting.rs has
 -- the same arithmetic.
 --
--- The line is a hash. The field "sums" has seven words: the mark, 1 if all newcomers may take seats, the waiters who
--- are called, all waiters, those who were served, those who left, and the time of the last call. The field "points" has
+-- The line is a hash. The field "sums" has ten words: the mark, 1 if all newcomers may take seats, the waiters who are
+-- called, all waiters, those who were served, those who left, the time of the last call, and what those who were called
+-- lately have done: thousandths of those who took a seat and of those who did not come back, and those who had been
+-- served at the last call. The field "points" has
 -- the points of the view. Each epoch has one more hash, with the number of waiters in each bin of arrivals, and in "c"
 -- the number of those who are called. These hashes expire, so a waiter who does not come back vanishes. One more hash
 -- has the arrivals by part, a 64th of a bin. These counts only grow; they say how a bin's waiters are spread.
 local bin_micros, epoch_micros, part_micros = 8388608, 16777216, 131072
 local parts_of_bin = 64
 local most_parts = 65536 -- two hours
-local called_per_seat, called_in_addition = 1.03, 2
+local called_per_seat, called_in_addition, taken_to_have_come = 1.03, 2, 20
+local forgotten = 32
 local most_points = 16
 local most_bins = 4096 -- nine hours
 local call_every, shown_for = 250, 1000 -- ms
@@ -20,7 +23,7 @@ local function read_line_state(state)
   local fields = redis.pcall('HMGET', state, 'sums', 'points')
   local text, points = fields[1], fields[2]
   local read = text and #text <= 256 and points and #points <= 1024
-    and { text:match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$') } or {}
+    and { text:match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$') } or {}
   for at = 1, #read do
     read[at] = tonumber(read[at])
     if read[at] >= 2 ^ 53 then
@@ -30,8 +33,15 @@ local function read_line_state(state)
   end
   return {
     mark = read[1] or 0, open = read[2] or 1, called = read[3] or 0, waiting = read[4] or 0, served = read[5] or 0,
-    left = read[6] or 0, called_at = read[7] or 0, points = read[1] and points or '',
+    left = read[6] or 0, called_at = read[7] or 0, came = read[8] or 0, lost = read[9] or 0,
+    served_before = read[10] or 0, points = read[1] and points or '',
   }
+end
+
+-- Returns a number as Redis writes it; nil for another text.
+local function whole(text)
+  local number = #text <= 12 and text:match('^-?%d+$') and tonumber(text)
+  return number and string.format('%d', number) == text and number or nil
 end
 
 -- Returns the counts of an epoch, the waiters who are called apart. Deletes what no server has written.
@@ -40,12 +50,11 @@ local function read_epoch(key)
   local length = redis.pcall('HLEN', key)
   local fields = type(length) == 'number' and length <= most_bins and redis.pcall('HGETALL', key) or { err = '' }
   for at = 1, #fields, 2 do
-    local bin, count = fields[at]:match('^%d+$'), fields[at + 1]:match('^-?%d+$')
-    count = count and #count <= 12 and tonumber(count)
+    local bin, count = whole(fields[at]), whole(fields[at + 1])
     if fields[at] == 'c' and count then
       epoch.called = count
-    elseif bin and #bin <= 12 and count then
-      epoch.bins[tonumber(bin)] = count
+    elseif bin and bin >= 0 and count then
+      epoch.bins[bin] = count
     else
       fields.err = ''
     end
@@ -74,14 +83,18 @@ local function merge(epochs)
   return bins, totals
 end
 
+-- Returns the last number of the part that a number is in.
+local function end_of_part(number)
+  return (math.floor(number / part_micros) + 1) * part_micros - 1
+end
+
 -- Returns the ranks of a bin: those after the first number, and up to the second.
 local function ranks_of(line, bin, now)
   local first = bin * bin_micros
   local from, last = math.max(line.mark, first - 1), first + bin_micros - 1
   -- Nobody has arrived later than now.
-  local end_of_now = (math.floor(now / part_micros) + 1) * part_micros - 1
-  if from < end_of_now then
-    last = math.min(last, end_of_now)
+  if from < end_of_part(now) then
+    last = math.min(last, end_of_part(now))
   end
   return from, math.max(last, from)
 end
@@ -124,8 +137,8 @@ local function rank_of(line, bin, from, last, some, count)
   return pieces[#pieces].last
 end
 
--- Takes those out of an epoch that has ended who have left, and returns their number. What remains belongs to waiters
--- who were taken out of other epochs, and goes to the epoch `to`.
+-- Takes those out of an epoch that has ended who have left, and returns their number, and how many of them were called.
+-- What remains belongs to waiters who were taken out of other epochs, and goes to the epoch `to`.
 local function end_epoch(epoch, to, current, now)
   local fields, left = {}, epoch.called
   for bin, count in pairs(epoch.bins) do
@@ -133,14 +146,27 @@ local function end_epoch(epoch, to, current, now)
     left = left + count
   end
   table.sort(fields)
-  table.insert(fields, 1, 'c')
-  epoch.bins.c = epoch.called
   local rest = left
-  for _, field in ipairs(fields) do
-    local count = epoch.bins[field]
+  local function without_left(count)
     local part = rest > 0 and math.min(math.max(count, 0), rest) or math.max(math.min(count, 0), rest)
-    rest, count = rest - part, count - part
-    if to and count ~= 0 then
+    rest = rest - part
+    return count - part
+  end
+  local called, all, counts = without_left(epoch.called), 0, {}
+  local lost = math.max(epoch.called - called, 0)
+  for _, bin in ipairs(fields) do
+    local count = without_left(epoch.bins[bin])
+    -- Counts that do not meet their counterparts are an error: the mark was put where nobody waits any more.
+    local part = math.ceil(math.abs(count) / forgotten)
+    counts[bin] = count > 0 and count - part or count + part
+    all = all + counts[bin]
+  end
+  lost = lost + math.max(called + all, 0)
+  counts.c = -all
+  table.insert(fields, 1, 'c')
+  for _, field in ipairs(to and fields or {}) do
+    local count = counts[field]
+    if count ~= 0 then
       redis.call('HINCRBY', to.key, field, count)
       redis.call('PEXPIRE', to.key, math.ceil((current + 2) * epoch_micros / 1000 - now / 1000))
       if field == 'c' then
@@ -151,7 +177,7 @@ local function end_epoch(epoch, to, current, now)
     end
   end
   redis.call('DEL', epoch.key)
-  return math.max(left, 0)
+  return math.max(left, 0), lost
 end
 
 -- Calls all waiters of the bins before this one.
@@ -226,6 +252,15 @@ local function points_of(line, bins, totals, uncalled, now)
   return table.concat(points, ' ')
 end
 
+-- Returns the part of those who are called who come for their seats.
+local function part_who_come(line)
+  line.came = line.came - math.floor(line.came / 100) + 1000 * math.max(line.served - line.served_before, 0)
+  line.lost = line.lost - math.floor(line.lost / 100)
+  line.served_before = line.served
+  local came = line.came / 1000 + taken_to_have_come
+  return came / (came + line.lost / 1000)
+end
+
 -- Calls waiters for the free seats, and writes what everybody may know into `line`.
 local function call_waiters(line, keys, first, free, soon, now)
   local ended, epochs, current = {}, {}, math.floor(now / epoch_micros)
@@ -234,15 +269,18 @@ local function call_waiters(line, keys, first, free, soon, now)
     into[#into + 1] = read_epoch(key)
   end
   for _, epoch in ipairs(ended) do
-    line.left = line.left + end_epoch(epoch, epochs[1], current, now)
+    local gone, lost = end_epoch(epoch, epochs[1], current, now)
+    line.left, line.lost = line.left + gone, line.lost + 1000 * lost
   end
+  -- Somebody may have written another mark, or the clock may have gone back.
+  line.mark = math.min(line.mark, end_of_part(now))
   call_before(epochs, math.floor(line.mark / bin_micros))
   local called = 0
   for _, epoch in ipairs(epochs) do
     called = called + epoch.called
   end
-  local seats = free + soon
-  local wanted = seats > 0 and math.floor(seats * called_per_seat + called_in_addition) or 0
+  local seats, comes = free + soon, part_who_come(line)
+  local wanted = seats > 0 and math.floor(seats * called_per_seat / comes + called_in_addition) or 0
   local missing = wanted - math.max(called, 0)
   local bins, totals = merge(epochs)
   for _, bin in ipairs(bins) do
@@ -252,7 +290,11 @@ local function call_waiters(line, keys, first, free, soon, now)
     local count = totals[bin]
     local part = math.min(count, missing)
     call_of(line, epochs, bin, count, part, now)
-    missing, called, totals[bin] = missing - part, called + part, count - part
+    missing, totals[bin] = missing - part, count - part
+  end
+  called = 0
+  for _, epoch in ipairs(epochs) do
+    called = called + epoch.called
   end
   local uncalled = 0
   for _, bin in ipairs(bins) do
@@ -260,7 +302,7 @@ local function call_waiters(line, keys, first, free, soon, now)
   end
   line.called = math.max(called, 0)
   line.waiting = line.called + uncalled
-  line.open = (line.waiting == 0 or (uncalled == 0 and line.called < free)) and 1 or 0
+  line.open = (line.waiting == 0 or (uncalled == 0 and line.called * comes < free)) and 1 or 0
   line.points = points_of(line, bins, totals, uncalled, now)
 end
 
@@ -328,8 +370,8 @@ local function exchange_line(keys, at, free, soon, now)
     line.called_at, is_changed = now, true
   end
   if is_changed then
-    local sums = string.format('%d %d %d %d %d %d %d', line.mark, line.open, line.called, line.waiting, line.served,
-      line.left, line.called_at)
+    local sums = string.format('%d %d %d %d %d %d %d %d %d %d', line.mark, line.open, line.called, line.waiting,
+      line.served, line.left, line.called_at, line.came, line.lost, line.served_before)
     if type(redis.pcall('HSET', state, 'sums', sums, 'points', line.points)) ~= 'number' then
       redis.pcall('DEL', state)
     end

@@ -212,6 +212,7 @@ impl Line {
     pub(crate) fn advance(&mut self, seats: Seats, now: Timestamp) {
         self.own.drop_ended(now);
         self.untold = self.untold.split_off(&Cell { epoch: epoch_of(now), bin: None });
+        self.untold_arrivals.forget_before(self.view.mark);
         if self.is_shared(now) {
             return;
         }
@@ -219,7 +220,7 @@ impl Line {
             // The store counted other waiters.
             self.pace = Pace::default();
         }
-        let has_more_seats = self.own.call(seats, now);
+        let has_more_seats = self.own.call(seats, self.served, now);
         self.show(self.own.view(has_more_seats, self.served, now), now);
     }
 
@@ -245,6 +246,10 @@ impl Line {
             }
         }
         let arrivals = self.untold_arrivals.take(MOST_CHANGES);
+        if self.told_mark > end_of_part(now.as_micros()) {
+            // The clock has gone back.
+            self.told_mark = 0;
+        }
         let served = std::mem::take(&mut self.untold_served);
         LineRequest { changes, arrivals, served, mark: self.told_mark, epoch: epoch_of(now) }
     }
@@ -322,7 +327,8 @@ impl Line {
     fn position(&self, comer: &Comer) -> Position {
         let position = self.view.position(comer.place());
         let joined = if matches!(comer, Comer::Arrival(_)) { self.joined } else { 0 };
-        Position { low: position.low + joined, estimate: position.estimate + joined, high: position.high + joined }
+        let behind = |position: u64| position.saturating_add(joined);
+        Position { low: behind(position.low), estimate: behind(position.estimate), high: behind(position.high) }
     }
 
     fn poll_after(&self, place: Place, eta: Option<Eta>, unknown: Duration) -> Duration {

@@ -69,6 +69,11 @@ impl WaitingPage {
             return Err(PageError { key: "line.page.css", found: css.to_owned(), expected });
         }
         let mut languages = PageText::built_in();
+        let (title, message) = (style.title.unwrap_or_default(), style.message.unwrap_or_default());
+        for text in &mut languages {
+            let language = text.language.clone();
+            text.replace(&PageText { language, title: title.into(), message: message.into(), ..PageText::default() });
+        }
         for text in style.texts {
             if !is_language(&text.language) {
                 let expected = "it must be a language, such as fr or pt-BR";
@@ -79,14 +84,18 @@ impl WaitingPage {
                 None => languages.push(text.clone()),
             }
         }
-        let (title, message) = (style.title.unwrap_or_default(), style.message.unwrap_or_default());
-        for text in &mut languages {
-            let language = text.language.clone();
-            text.replace(&PageText { language, title: title.into(), message: message.into(), ..PageText::default() });
+        for text in &languages {
             if let Some(missing) = text.missing() {
                 let (key, found) = ("line.page.text", format!("{} without {missing}", text.language));
                 let expected = "a language that is not built in needs all texts; only direction may be left out";
                 return Err(PageError { key, found, expected });
+            }
+            for (field, value) in [("position", &text.position), ("minutes", &text.wait), ("seconds", &text.retry)] {
+                if !value.contains(&format!("{{{field}}}")) {
+                    let found = format!("{} with {value}", text.language);
+                    let expected = "position needs {position}, wait {minutes}, and retry {seconds}";
+                    return Err(PageError { key: "line.page.text", found, expected });
+                }
             }
             if !["", "ltr", "rtl"].contains(&text.direction.as_str()) {
                 let (key, found) = ("line.page.text.direction", text.direction.clone());
@@ -184,7 +193,7 @@ mod tests {
 
     fn text(language: &str) -> PageText {
         let texts = [("title", "T"), ("message", "M"), ("position", "{position}"), ("wait", "{minutes}")];
-        let more = [("wait_unknown", "U"), ("progress", "P"), ("retry", "R"), ("language", language)];
+        let more = [("wait_unknown", "U"), ("progress", "P"), ("retry", "{seconds}"), ("language", language)];
         let table: toml::Table = texts.into_iter().chain(more).map(|(key, text)| (key.into(), text.into())).collect();
         table.try_into().unwrap()
     }
@@ -244,6 +253,7 @@ mod tests {
         let no_language = [text("")];
         let path = [text("../de")];
         let part = [PageText { wait: String::new(), ..text("fr") }];
+        let number = [PageText { position: "Place".into(), ..text("fr") }];
         let direction = [PageText { direction: "up".into(), ..text("fr") }];
         for (style, key, found) in [
             (PageStyle { template: Some("<html>"), ..PageStyle::default() }, "line.page.template", ""),
@@ -251,6 +261,7 @@ mod tests {
             (PageStyle { texts: &no_language, ..PageStyle::default() }, "line.page.text.language", ""),
             (PageStyle { texts: &path, ..PageStyle::default() }, "line.page.text.language", "../de"),
             (PageStyle { texts: &part, ..PageStyle::default() }, "line.page.text", "fr without wait"),
+            (PageStyle { texts: &number, ..PageStyle::default() }, "line.page.text", "fr with Place"),
             (PageStyle { texts: &direction, ..PageStyle::default() }, "line.page.text.direction", "up"),
         ] {
             let error = WaitingPage::new(style).unwrap_err();

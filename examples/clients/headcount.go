@@ -30,7 +30,9 @@ func Refused(w http.ResponseWriter, r *http.Request) bool {
 	ask, _ := http.NewRequest("GET", "http://127.0.0.1:7070/v1/check", nil)
 	ask.Header.Set("Authorization", r.Header.Get("Authorization"))
 	for _, name := range []string{"Accept", "Accept-Language", "X-Headcount-Ticket"} {
-		ask.Header.Set(name, r.Header.Get(name))
+		if value := r.Header.Get(name); value != "" {
+			ask.Header.Set(name, value)
+		}
 	}
 	// headcount uses method, path and address only if its server.trusted_proxies lists this program's address.
 	ask.Header.Set("X-Original-Method", r.Method)

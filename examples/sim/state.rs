@@ -73,6 +73,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "src/headcount/telemetry.rs",
     "src/headcount/worker.rs",
     "src/line.rs",
+    "src/line/arrivals.rs",
     "src/line/counted.rs",
     "src/line/exchange.rs",
     "src/line/pace.rs",

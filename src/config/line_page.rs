@@ -40,10 +40,10 @@ const MOST_BYTES: u64 = 1 << 18;
 #[serde(default)]
 #[non_exhaustive]
 pub struct LinePage {
-    /// The title and heading in all languages. By default each language has its own.
+    /// The title and heading in all built-in languages, unless a `[[line.page.text]]` has another.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text", "such_as" = "\"Please wait\"")))]
     pub title: Option<String>,
-    /// The text under the heading in all languages.
+    /// The text under the heading in all built-in languages, unless a `[[line.page.text]]` has another.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text", "such_as" = "\"Many want to play.\"")))]
     pub message: Option<String>,
     /// The address of an image above the heading.

@@ -186,7 +186,15 @@ impl Refusal {
             Form::Page { page, language } => ("text/html; charset=utf-8", self.page(page, *language)),
             Form::Empty => ("application/problem+json", String::new()),
         };
-        self.into_response_with(HeaderValue::from_static(content_type), body.into())
+        let mut response = self.clone().into_response_with(HeaderValue::from_static(content_type), body.into());
+        if let (Form::Page { page, language }, Decision::Rejected) = (&self.form, self.decision()) {
+            let language = HeaderValue::from_str(page.language(*language)).expect("a language is a legal value");
+            response.headers_mut().insert(CONTENT_LANGUAGE, language);
+            // Browsers try again without a script. A tag in the page would trouble screen readers.
+            let retry_after = self.retry_after().unwrap_or_default().as_secs();
+            response.headers_mut().insert(REFRESH, retry_after.into());
+        }
+        response
     }
 
     fn into_response_with(self, content_type: HeaderValue, body: Bytes) -> Response<Bytes> {
@@ -199,12 +207,6 @@ impl Refusal {
         headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static(EXPOSED));
         if let Some(retry_after) = self.retry_after() {
             headers.insert(RETRY_AFTER, retry_after.as_secs().into());
-            if let (Form::Page { page, language }, Decision::Rejected) = (&self.form, self.decision()) {
-                // Browsers try again without a script. A tag in the page would trouble screen readers.
-                headers.insert(REFRESH, retry_after.as_secs().into());
-                let language = HeaderValue::from_str(page.language(*language)).expect("a language is a legal value");
-                headers.insert(CONTENT_LANGUAGE, language);
-            }
         }
         if let Reason::Waits(waiting) = &self.reason {
             let (name, value) = waiting.header.clone();

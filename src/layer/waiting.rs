@@ -34,7 +34,7 @@ impl Waiting {
         let InLine { position, waited, estimated_wait, estimated_wait_range, .. } = self.in_line;
         // A newcomer who has waited for a minute, and has another one to wait, has come half the way.
         let progress = |wait: Duration| {
-            let whole = waited + wait;
+            let whole = waited.saturating_add(wait);
             if whole.is_zero() { 1.0 } else { waited.div_duration_f64(whole) }
         };
         Place { position, wait: estimated_wait_range, progress: estimated_wait.map(progress) }

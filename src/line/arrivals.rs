@@ -44,8 +44,12 @@ impl Arrivals {
         std::iter::from_fn(|| self.0.pop_first()).take(most).collect()
     }
 
-    pub(super) fn forget_before(&mut self, place: u64) {
-        self.0 = self.0.split_off(&(place >> BIN_BITS << (BIN_BITS - PART_BITS)));
+    /// Forgets the arrivals in the bins before the one of this rank.
+    pub(super) fn forget_before(&mut self, rank: u64) {
+        let first = rank >> BIN_BITS << (BIN_BITS - PART_BITS);
+        while self.0.first_key_value().is_some_and(|(part, _)| *part < first) {
+            self.0.pop_first();
+        }
     }
 
     /// Returns how the arrivals of a bin are spread over the ranks after `from` up to `last`.

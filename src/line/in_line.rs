@@ -16,8 +16,8 @@ pub struct InLine {
     pub position_range: (u64, u64),
     /// The time since the newcomer arrived.
     pub waited: Duration,
-    /// The expected time until it is this newcomer's turn. `None` until 20 waiters have been called since the line
-    /// began.
+    /// The expected time until it is this newcomer's turn. `None` unless 20 waiters were called in the last
+    /// three minutes.
     pub estimated_wait: Option<Duration>,
     /// The bounds of the expected time.
     pub estimated_wait_range: Option<(Duration, Duration)>,

@@ -47,7 +47,7 @@ impl Pace {
         }
         if self.0.back().is_none_or(|last| now.since(last.at) >= SAMPLED_EVERY) {
             let LineView { served, left, .. } = *view;
-            self.0.push_back(Sample { at: now, called: served + view.called, served, left });
+            self.0.push_back(Sample { at: now, called: served.saturating_add(view.called), served, left });
             while self.0.get(1).is_some_and(|second| now.since(second.at) >= MEASURED_FOR) {
                 self.0.pop_front();
             }

@@ -49,6 +49,8 @@ struct Play {
     rng: fastrand::Rng,
     clients: BinaryHeap<Client>,
     free: f64,
+    /// As many free seats are kept at most, as if newcomers per minute were bounded.
+    kept: f64,
     /// When each client came and when it was served, in the order of service, in ms.
     served: Vec<(u64, u64)>,
     /// The polls.
@@ -66,6 +68,7 @@ impl Play {
             rng: fastrand::Rng::with_seed(seed),
             clients: BinaryHeap::new(),
             free: 0.0,
+            kept: f64::INFINITY,
             served: Vec::new(),
             polls: 0,
             told: Vec::new(),
@@ -87,11 +90,12 @@ impl Play {
     /// Plays until `end`, with this many seats becoming free each second.
     fn until(&mut self, from: u64, end: u64, seats_per_second: f64) {
         for now in (from..end).step_by(ADVANCED_EVERY as usize) {
-            self.free += seats_per_second * ADVANCED_EVERY as f64 / 1000.0;
+            self.free = self.kept.min(self.free + seats_per_second * ADVANCED_EVERY as f64 / 1000.0);
             if !self.clients.is_empty() {
                 self.unused += self.free * ADVANCED_EVERY as f64;
             }
-            self.line.advance(seats(self.free as u64), at(now));
+            let soon = if self.kept.is_finite() { 5 * seats_per_second as u64 } else { 0 };
+            self.line.advance(Seats { free: self.free as u64, soon }, at(now));
             while self.clients.peek().is_some_and(|client| client.polls < now + ADVANCED_EVERY) {
                 let client = self.clients.pop().unwrap();
                 self.poll(client);
@@ -217,6 +221,36 @@ fn a_crowd_that_comes_at_once_waits_in_order_and_is_called_without_a_pause() {
         println!("{early} early, crowd at {first} ms: τ {tau:.3}, a seat stands free for {unused:.1} s");
         assert!(tau >= 0.94 && unused < 6.0, "τ {tau}, {unused} s");
     }
+}
+
+#[test]
+fn clients_who_keep_no_ticket_get_the_seats_that_nobody_comes_for() {
+    for (loses, keeps) in [(1.0, 0), (0.5, 1)] {
+        let mut play = Play::new(9);
+        play.arrive(4_000, (0, MINUTE), 1e12, loses);
+        play.until(0, MINUTE, 10.0);
+        let free = play.free;
+        play.until(MINUTE, 5 * MINUTE, 10.0);
+        println!("{loses} keep no ticket: {free:.0} of 600 seats are free after a minute, {:.0} after five", play.free);
+        assert!(play.free < 400.0, "{loses}: {} seats are free", play.free);
+        assert!(play.served.len() >= keeps * 1_000, "{loses}: {} with tickets came in", play.served.len());
+    }
+}
+
+#[test]
+fn a_crowd_that_vanishes_at_once_does_not_block_those_behind_it() {
+    let mut play = Play::new(4);
+    play.kept = 20.0;
+    // Bots ask once. Honest clients come in the seven seconds after them.
+    play.arrive(2_000, (0, 1_000), 1.0, 0.0);
+    play.arrive(500, (1_000, 8_000), 1e12, 0.0);
+    let mut served = Vec::new();
+    for half in 0..8 {
+        play.until(half * MINUTE / 2, (half + 1) * MINUTE / 2, 10.0);
+        served.push(play.served.len());
+    }
+    println!("served after each half minute: {served:?}");
+    assert!(served[4] >= 500, "{served:?}");
 }
 
 #[test]

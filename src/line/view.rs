@@ -57,7 +57,7 @@ impl LineView {
         let (from, before) = next.checked_sub(1).map_or((begun, 0), |last| self.points[last]);
         let &(until, arrived) = self.points.get(next)?;
         let part = (all / 2).saturating_sub(before) as f64 / arrived.saturating_sub(before).max(1) as f64;
-        let median = from + (until.saturating_sub(from) as f64 * part) as u64;
+        let median = from.saturating_add((until.saturating_sub(from) as f64 * part) as u64);
         let since = |rank: u64| now.since(Timestamp::from_micros(rank.min(now.as_micros())));
         Some((since(begun), since(median)))
     }
@@ -72,16 +72,15 @@ impl LineView {
         let (from, before) = next.checked_sub(1).map_or((self.mark, 0), |last| self.points[last]);
         // A newcomer who arrived after the last point waits behind all.
         let Some(&(last, until)) = self.points.get(next) else {
-            let last = self.waiting + 1;
+            let last = self.waiting.saturating_add(1);
             return Position { low: last, estimate: last, high: last };
         };
         let part = rank.saturating_sub(from) as f64 / last.saturating_sub(from).max(1) as f64;
-        let within = ((until - before) as f64 * part.min(1.0)) as u64;
-        Position {
-            low: self.called + before + 1,
-            estimate: self.called + before + within + 1,
-            high: self.called + until.max(before + within + 1),
-        }
+        // A store can say anything.
+        let within = (until.saturating_sub(before) as f64 * part.min(1.0)) as u64;
+        let low = self.called.saturating_add(before).saturating_add(1);
+        let estimate = low.saturating_add(within);
+        Position { low, estimate, high: self.called.saturating_add(until).max(estimate) }
     }
 }
 

@@ -20,6 +20,12 @@ const CALLED_PER_SEAT: f64 = 1.03;
 /// Waiters who are called in addition, so that a waiter who does not come back cannot keep the only free seat empty.
 const CALLED_IN_ADDITION: f64 = 2.0;
 
+/// When an epoch ends, this part of the counts whose sum is 0 is forgotten.
+const FORGOTTEN: u64 = 32;
+
+/// Of those who were called lately, these are taken to have come for their seats, in addition to the counted ones.
+const TAKEN_TO_HAVE_COME: f64 = 20.0;
+
 /// A waiter who is called polls within five seconds, a twelfth of a minute.
 const SOON_PER_MINUTE: u64 = 12;
 
@@ -31,6 +37,18 @@ pub(crate) struct Waiting {
     mark: u64,
     /// The number of waiters whose epochs have ended.
     left: u64,
+    lately: Lately,
+}
+
+/// What those who were called lately have done, in thousandths. With each call of waiters, a hundredth is forgotten.
+#[derive(Debug, Clone, Copy, Default)]
+struct Lately {
+    /// Those who took a seat.
+    came: u64,
+    /// Those who did not come back.
+    lost: u64,
+    /// The waiters who had taken a seat at the last call.
+    served: u64,
 }
 
 /// The counts of one epoch. They are signed: the mark may pass a waiter after it was counted in a bin, and then it is
@@ -95,7 +113,10 @@ impl Waiting {
     pub(crate) fn drop_ended(&mut self, now: Timestamp) {
         let live = self.epochs.split_off(&epoch_of(now));
         for mut ended in std::mem::replace(&mut self.epochs, live).into_values() {
-            self.left += ended.take_left();
+            let (left, mut lost) = ended.take_left();
+            self.left += left;
+            lost += ended.forget_a_part();
+            self.lately.lost += 1000 * lost;
             for (bin, count) in ended.counts().filter(|(_, count)| **count != 0) {
                 *self.epochs.entry(epoch_of(now)).or_default().bin(bin) += *count;
             }
@@ -107,12 +128,15 @@ impl Waiting {
         self.epochs = self.epochs.split_off(&epoch);
     }
 
-    /// Moves the mark, so that as many waiters are called as there are seats. Returns whether more seats are free than
-    /// waiters are left.
-    pub(crate) fn call(&mut self, seats: Seats, now: Timestamp) -> bool {
+    /// Moves the mark, so that as many waiters come as there are seats. `served` have taken seats so far. Returns
+    /// whether more seats are free than waiters are left who will come.
+    pub(crate) fn call(&mut self, seats: Seats, served: u64, now: Timestamp) -> bool {
+        // Somebody may have written another mark, or the clock may have gone back.
+        self.mark = self.mark.min(end_of_part(now.as_micros()));
         self.call_before(self.mark >> BIN_BITS);
+        let comes = self.lately.part_who_come(served);
         let all = seats.free.saturating_add(seats.soon);
-        let wanted = if all == 0 { 0.0 } else { all as f64 * CALLED_PER_SEAT + CALLED_IN_ADDITION };
+        let wanted = if all == 0 { 0.0 } else { all as f64 * CALLED_PER_SEAT / comes + CALLED_IN_ADDITION };
         let mut missing = wanted as i64 - self.called() as i64;
         let mut uncalled = 0;
         for (bin, count) in self.bins() {
@@ -124,7 +148,7 @@ impl Waiting {
             }
         }
         self.arrivals.forget_before(self.mark);
-        uncalled == 0 && self.called() < seats.free
+        uncalled == 0 && self.called() as f64 * comes < seats.free as f64
     }
 
     /// Returns the ranks of a bin: those after the first number, and up to the second.
@@ -167,10 +191,11 @@ impl Waiting {
         }
     }
 
-    /// Moves the mark forward to where another one is that was moved for more waiters than these.
+    /// Moves the mark to where another one is that was moved for more waiters than these.
     pub(super) fn follow(&mut self, mark: u64) {
-        self.mark = self.mark.max(mark);
+        self.mark = mark;
         self.call_before(self.mark >> BIN_BITS);
+        self.arrivals.forget_before(self.mark);
     }
 
     /// Returns the bins that have waiters, and their numbers.
@@ -242,16 +267,41 @@ impl Epoch {
         std::iter::once((None, &mut self.called)).chain(self.bins.iter_mut().map(|(bin, count)| (Some(*bin), count)))
     }
 
-    /// Takes those out who have left, and returns their number: those who have come back were taken out before. The sum
-    /// of what remains is 0. These counts belong to waiters who were taken out of other epochs.
-    fn take_left(&mut self) -> u64 {
+    /// Takes those out who have left, and returns their number, and how many of them were called. Those who have come
+    /// back were taken out before. The sum of what remains is 0: these counts belong to waiters who were taken out of
+    /// other epochs.
+    fn take_left(&mut self) -> (u64, u64) {
         let left = self.called + self.bins.values().sum::<i64>();
+        let called = self.called.clamp(0, left.max(0));
         let mut rest = left;
         for (_, count) in self.counts() {
             let part = if rest > 0 { (*count).clamp(0, rest) } else { (*count).clamp(rest, 0) };
             *count -= part;
             rest -= part;
         }
-        left.max(0) as u64
+        (left.max(0) as u64, called as u64)
+    }
+
+    /// Forgets a part of the counts, whose sum is 0. If they do not meet their counterparts, then the mark was put where
+    /// nobody waits any more. Returns how many were called where nobody was.
+    fn forget_a_part(&mut self) -> u64 {
+        for count in self.bins.values_mut() {
+            *count -= count.signum() * count.unsigned_abs().div_ceil(FORGOTTEN) as i64;
+        }
+        let called = std::mem::replace(&mut self.called, -self.bins.values().sum::<i64>());
+        (called - self.called).max(0) as u64
+    }
+}
+
+impl Lately {
+    /// Returns the part of those who are called who come for their seats. It is low if many clients throw their tickets
+    /// away: each of their requests is an arrival, and nobody comes with its ticket.
+    fn part_who_come(&mut self, served: u64) -> f64 {
+        self.came -= self.came / 100;
+        self.lost -= self.lost / 100;
+        self.came += 1000 * served.saturating_sub(self.served);
+        self.served = served;
+        let came = self.came as f64 / 1000.0 + TAKEN_TO_HAVE_COME;
+        came / (came + self.lost as f64 / 1000.0)
     }
 }

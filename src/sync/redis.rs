@@ -617,8 +617,9 @@ fn read_line(line: Value) -> Option<LineView> {
     type Fields = (u64, bool, u64, u64, u64, u64, String);
     let (mark, is_open, called, waiting, served, left, points) = redis::from_redis_value::<Fields>(line).ok()?;
     let point = |text: &str| {
-        let (bin, before) = text.split_once(':')?;
-        Some((bin.parse().ok()?, before.parse().ok()?))
+        let (rank, before) = text.split_once(':')?;
+        let (rank, before): (u64, u64) = (rank.parse().ok()?, before.parse().ok()?);
+        (rank.max(before) < 1 << 53).then_some((rank, before))
     };
     let points = points.split_ascii_whitespace().map(point).collect::<Option<Vec<_>>>()?;
     let is_ascending = points.is_sorted_by(|(place, before), (next, until)| place <= next && before <= until);

@@ -316,7 +316,7 @@ function facts() {
     rows.splice(2, 0,
       ['Line', line.waiting === 0 ? `nobody waits${whose}` : `${number(line.waiting)} wait${whose}, ${number(line.called)} of them called${waits}`],
       ['Pace of the line', `${pace}${abandoned}`],
-      ['Called so far', line.mark === null ? 'nobody' : `who came until ${new Date(line.mark).toLocaleTimeString()}`]);
+      ['Called so far', line.mark === null ? 'nobody' : `who came until ${time(line.mark, 1)}`]);
   }
   const list = el('facts');
   if (list.children.length !== 2 * rows.length) {

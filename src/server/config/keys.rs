@@ -89,9 +89,11 @@ fn as_toml(default: &Value) -> String {
 /// The sections that may occur more than once.
 pub(super) const REPEATED: [&str; 3] = ["limit", "route", "line.page.text"];
 
-/// Returns the repeated section that a key is in.
+/// Returns the repeated section that a key is in, or is itself.
 pub(super) fn repeated(key: &str) -> Option<&'static str> {
-    REPEATED.into_iter().find(|section| key.strip_prefix(section).is_some_and(|rest| rest.starts_with('.')))
+    REPEATED
+        .into_iter()
+        .find(|section| key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
 }
 
 /// Returns the key of a path such as `limit[0].rate` or `token.from[1]`.

@@ -36,9 +36,9 @@ impl StoredLine {
         request.arrivals.iter().for_each(|&(part, by)| self.waiting.arrive(part, by));
         let is_due = now < self.called_at || now.since(self.called_at) >= CALL_EVERY;
         if let Some(seats) = seats.filter(|_| is_due) {
-            self.waiting.forget_before(first);
+            self.waiting.forget_before(first.min(epoch_of(now).saturating_sub(1)));
             self.waiting.drop_ended(now);
-            let has_more_seats = self.waiting.call(seats, now);
+            let has_more_seats = self.waiting.call(seats, self.served, now);
             self.called_at = now;
             self.view = self.waiting.view(has_more_seats, self.served, now);
         }
