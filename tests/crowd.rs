@@ -200,7 +200,8 @@ async fn play(has_line: bool) -> Vec<Way> {
     ways
 }
 
-/// What each habit brings: when its players came in, against honest ones who came at the same time.
+/// What each habit brings: when its players came in, against honest ones who came at the same time. A player who did
+/// not come in counts as one who came in at the end.
 fn gains(ways: &[Way]) -> BTreeMap<Habit, Vec<f64>> {
     let mut honest: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for way in ways.iter().filter(|way| way.habit == Habit::Honest) {
@@ -245,7 +246,8 @@ fn report(name: &str, ways: &[Way]) -> (f64, BTreeMap<Habit, Vec<f64>>) {
     let gains = gains(ways);
     for (habit, gains) in &gains {
         let (count, median, most) = (gains.len(), percentile(gains, 0.5), percentile(gains, 0.95));
-        println!("  {habit:?}: {count} players, gain in s: median {median:.1}, p95 {most:.1}");
+        let came = ways.iter().filter(|way| way.habit == *habit && way.came_in.is_some()).count();
+        println!("  {habit:?}: {came} of {count} came in; gain in s: median {median:.1}, p95 {most:.1}");
     }
     (tau, gains)
 }

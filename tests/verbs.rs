@@ -110,6 +110,12 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
     assert!(text.contains("warning: server.trusted_proxies is empty"), "{text}");
     let full = said(&validate("[admission]\nmax_active_users = 50\n[window]\ncapacity = 60\n", &[]));
     assert!(full.contains("warning: ") && full.contains("above half of window.capacity (60)"), "{full}");
+    let line = |carry: &str| {
+        let text = "[admission]\nmax_active_users = 5\n[token]\nfrom = ['cookie:sid']\n[line]\nenabled = true\n";
+        said(&validate(&format!("{text}carry = '{carry}'\n"), &[]))
+    };
+    assert!(line("header").contains("warning: line.carry is \"header\""), "{}", line("header"));
+    assert!(!line("cookie:ticket").contains("line.carry is"), "{}", line("cookie:ticket"));
     let elsewhere = tempdir().unwrap();
     let key = elsewhere.path().join("jwt.secret");
     std::fs::write(&key, [b'k'; 32]).unwrap();

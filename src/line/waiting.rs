@@ -282,8 +282,8 @@ impl Epoch {
         (left.max(0) as u64, called as u64)
     }
 
-    /// Forgets a part of the counts, whose sum is 0. If they do not meet their counterparts, then the mark was put where
-    /// nobody waits any more. Returns how many were called where nobody was.
+    /// Forgets a part of the counts, whose sum is 0. If they do not meet their counterparts, then the mark was put
+    /// where nobody waits any more. Returns how many were called there.
     fn forget_a_part(&mut self) -> u64 {
         for count in self.bins.values_mut() {
             *count -= count.signum() * count.unsigned_abs().div_ceil(FORGOTTEN) as i64;

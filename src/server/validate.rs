@@ -5,13 +5,14 @@ use super::limits;
 use super::serve::check_admin;
 use super::state;
 use crate::admin;
-use crate::config::{AppliesTo, Config, ConfigError, LimitStore, MissingToken, Settings, Unverified};
+use crate::config::{AppliesTo, Carrier, Config, ConfigError, LimitStore, MissingToken, Settings, Unverified};
 use crate::fingerprint::FingerprintKey;
 use crate::redis_link::RedisConnection;
 use crate::ring::codec::Codec;
 use crate::round::{Identity, Reply, Request};
 use crate::sync::{FilterStore, RedisStore};
 use crate::time::{Slot, Timestamp};
+use crate::token_source::TokenSource;
 use redis::InfoDict;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -114,6 +115,14 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push(
             "fleet.expected_nodes is 1: a server that starts while Redis is away admits all of max_active_users by \
              itself; set it to the number of your servers"
+                .into(),
+        );
+    }
+    let has_browsers = config.token.from.iter().any(|source| matches!(source, TokenSource::Cookie(_)));
+    if has_browsers && config.line.enabled && config.line.carry == Carrier::Header {
+        warnings.push(
+            "line.carry is \"header\", and tokens come in cookies: a browser keeps no header, so it loses its place with \
+             each try; set line.carry to \"cookie:ticket\""
                 .into(),
         );
     }

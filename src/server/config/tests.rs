@@ -308,6 +308,25 @@ fn every_key_has_a_valid_example() {
 }
 
 #[test]
+fn an_error_of_a_whole_table_is_placed_at_that_table() {
+    let text = "admission.max_active_users = 5\n[[limit]]\nname = 'a'\nkey = 'token'\nrate = '5/s'\n[[limit]]\n\
+                name = 'b'\nkey = 'token'\nrate = '5/s'\n";
+    let loaded = load_text(text, &[], vec![]).unwrap();
+    let refused = ConfigError::Limit { name: "b".into(), why: "it is too long".into() };
+    let report = loaded.locate(refused).to_string();
+    assert!(report.contains(":6:1"), "{report}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("headcount.toml");
+    let text = "admission.max_active_users = 5\ntoken.secret = '0123456789012345'\n[[line.page.text]]\n\
+                language = 'de'\n[[line.page.text]]\nlanguage = 'fr'\n";
+    std::fs::write(&file, text).unwrap();
+    let check = |config: &Config| crate::server::Validated::check(config);
+    let report = load(Some(&file), std::iter::empty(), vec![], check).err().unwrap().to_string();
+    assert!(report.contains("holds \"fr without title\"") && report.contains(":5:1"), "{report}");
+}
+
+#[test]
 fn names_are_resolved() {
     let config = load_text("[server]\nlisten = 'localhost:7070'", &[], vec![]).unwrap().config;
     assert_eq!(config.server.listen.to_string(), "127.0.0.1:7070");
