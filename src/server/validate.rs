@@ -121,8 +121,8 @@ fn warnings(config: &Config) -> Vec<String> {
     let has_browsers = config.token.from.iter().any(|source| matches!(source, TokenSource::Cookie(_)));
     if has_browsers && config.line.enabled && config.line.carry == Carrier::Header {
         warnings.push(
-            "line.carry is \"header\", and tokens come in cookies: a browser keeps no header, so it loses its place with \
-             each try; set line.carry to \"cookie:ticket\""
+            "line.carry is \"header\", and tokens come in cookies: a browser keeps no header, so it loses its place \
+             with each try; set line.carry to \"cookie:ticket\""
                 .into(),
         );
     }
