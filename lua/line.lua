@@ -5,15 +5,15 @@
 -- The line is a hash. The field "sums" has ten words: the mark, 1 if all newcomers may take seats, the waiters who are
 -- called, all waiters, those who were served, those who left, the time of the last call, and what those who were called
 -- lately have done: thousandths of those who took a seat and of those who did not come back, and those who had been
--- served at the last call. The field "points" has
--- the points of the view. Each epoch has one more hash, with the number of waiters in each bin of arrivals, and in "c"
--- the number of those who are called. These hashes expire, so a waiter who does not come back vanishes. One more hash
--- has the arrivals by part, a 64th of a bin. These counts only grow; they say how a bin's waiters are spread.
+-- served at the last call. The field "points" has the points of the view. Each epoch has one more hash, with the number
+-- of waiters in each bin of arrivals, and in "c" the number of those who are called. These hashes expire, so a waiter
+-- who does not come back vanishes. One more hash has the arrivals by part, a 64th of a bin. These counts only grow.
+-- They say how a bin's waiters are spread.
 local bin_micros, epoch_micros, part_micros = 8388608, 16777216, 131072
 local parts_of_bin = 64
 local most_parts = 65536 -- two hours
 local called_per_seat, called_in_addition, taken_to_have_come = 1.03, 2, 20
-local forgotten = 32
+local forgotten = 32 -- one part of this many, of counts whose sum is 0, when an epoch ends
 local most_points = 16
 local most_bins = 4096 -- nine hours
 local call_every, shown_for = 250, 1000 -- ms

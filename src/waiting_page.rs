@@ -18,7 +18,7 @@ const DEFAULT_LANGUAGE: &str = "en";
 pub(crate) struct PageStyle<'s> {
     /// A template in place of the built-in one.
     pub(crate) template: Option<&'s str>,
-    /// A title and a message for all languages.
+    /// A title and a message for all built-in languages.
     pub(crate) title: Option<&'s str>,
     pub(crate) message: Option<&'s str>,
     /// The address of an image.

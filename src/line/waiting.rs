@@ -1,8 +1,9 @@
 //! How many wait, by their time of arrival, without a record of any of them.
 //!
 //! A waiter is counted in one [`Cell`]: the *bin* of its arrival, and the *epoch* until which it counts. With each poll
-//! it moves to the cell of a later epoch. A waiter who does not come back vanishes when the epoch ends. So the counts
-//! are exact, apart from waiters who have left and whose epoch has not ended.
+//! it moves to the cell of a later epoch. A waiter who does not come back vanishes when the epoch ends. So the number
+//! of all is exact, apart from waiters who have left and whose epoch has not ended. How many of them are called is an
+//! estimate, because the mark may pass a few more or a few less than were counted.
 //!
 //! The *mark* is the rank up to which waiters are called: they may take seats. Each epoch has one more bin for them.
 
@@ -20,7 +21,7 @@ const CALLED_PER_SEAT: f64 = 1.03;
 /// Waiters who are called in addition, so that a waiter who does not come back cannot keep the only free seat empty.
 const CALLED_IN_ADDITION: f64 = 2.0;
 
-/// When an epoch ends, this part of the counts whose sum is 0 is forgotten.
+/// When an epoch ends, one part of this many is forgotten of the counts whose sum is 0.
 const FORGOTTEN: u64 = 32;
 
 /// Of those who were called lately, these are taken to have come for their seats, in addition to the counted ones.
@@ -109,7 +110,7 @@ impl Waiting {
         self.arrivals.count(part, by);
     }
 
-    /// Drops the epochs that have ended.
+    /// Drops the epochs that have ended. What was taken out of them, but counted elsewhere, goes to the current epoch.
     pub(crate) fn drop_ended(&mut self, now: Timestamp) {
         let live = self.epochs.split_off(&epoch_of(now));
         for mut ended in std::mem::replace(&mut self.epochs, live).into_values() {
