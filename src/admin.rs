@@ -15,6 +15,7 @@
 //! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000,
 //!                             "newcomers_per_minute": 6000, "for": "10m", "reason": "launch", "by": "ann" }
 //! DELETE /api/v1/override   withdraws it
+//! POST   /api/v1/explain    { "token": "…", "ticket": "…" }: what a check would be answered now, and why
 //! ```
 //!
 //! `livez` and `readyz` answer everybody, and so does `metrics` if `open_metrics` is set. Everything else requires a
@@ -29,6 +30,7 @@
 
 mod access;
 mod events;
+mod explain;
 mod history;
 mod openapi;
 mod overrides;
@@ -42,7 +44,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router, middleware};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use parking_lot::Mutex;
@@ -101,7 +103,8 @@ impl Headcount {
             .route("/api/v1/history", get(history::show))
             .route("/api/v1/events", get(events::stream))
             .route("/api/v1/config", get(config))
-            .route("/api/v1/override", get(overrides::show).put(overrides::set).delete(overrides::clear));
+            .route("/api/v1/override", get(overrides::show).put(overrides::set).delete(overrides::clear))
+            .route("/api/v1/explain", post(explain::explain));
         #[cfg(feature = "failpoints")]
         let guarded = guarded.route("/failpoints/{name}", axum::routing::put(crate::failpoints::set));
         let guarded = guarded.layer(middleware::from_fn_with_state(Arc::clone(&access), access::guard));

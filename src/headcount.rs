@@ -16,6 +16,7 @@
 mod admission;
 mod builder;
 mod core;
+mod explanation;
 mod histogram;
 mod history;
 mod lifecycle;
@@ -47,6 +48,9 @@ pub(crate) use self::core::{AdmitOptions, Core, Minute, Record, StoreMemory, Tak
 pub use self::core::{Decisions, HeldSeat, MAX_OVERRIDE, OverrideError, OverrideOrder, PassChecks, Presence, Touches};
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};
+#[cfg(feature = "admin")]
+pub(crate) use explanation::ExplainedRequest;
+pub use explanation::{ExplainedLimit, ExplainedPlace, Explanation, TicketFound};
 #[cfg(feature = "metrics")]
 pub(crate) use histogram::Histogram;
 #[cfg(feature = "admin")]

@@ -16,6 +16,8 @@
 mod body;
 mod caller;
 mod carried;
+#[cfg(feature = "server")]
+mod explain;
 mod future;
 mod judge;
 mod judgement;

@@ -34,6 +34,7 @@ mod pass;
 #[cfg(any(feature = "testing", feature = "server"))]
 #[cfg_attr(not(feature = "testing"), doc(hidden))]
 pub mod players;
+mod reason;
 #[cfg(feature = "tower")]
 mod recent;
 #[cfg(feature = "redis")]
@@ -59,10 +60,10 @@ mod what_if;
 
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
-    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, DelayedRefusals, Headcount, HeldSeat,
-    History, LastError, LineStatus, MAX_OVERRIDE, ModeChanges, OverrideError, OverrideOrder, OverrideStatus,
-    PassChecks, Presence, Restarts, RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, TicketChecks,
-    Touches, Worker,
+    ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, DelayedRefusals, ExplainedLimit,
+    ExplainedPlace, Explanation, Headcount, HeldSeat, History, LastError, LineStatus, MAX_OVERRIDE, ModeChanges,
+    OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts, RingStatus, Sample, SeenNode, Status,
+    SyncErrors, SyncStatus, TicketChecks, TicketFound, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::{AdmissionLayer, LimitLayer};
@@ -70,6 +71,7 @@ pub use line::{InLine, Ticket};
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
 pub use pass::Pass;
+pub use reason::Reason;
 #[cfg(feature = "redis")]
 pub use redis_link::RedisConnection;
 pub use ring::codec::DecodeError;

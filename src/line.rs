@@ -331,6 +331,12 @@ impl Line {
         Position { low: behind(position.low), estimate: behind(position.estimate), high: behind(position.high) }
     }
 
+    /// Returns the position of a newcomer, and the expected wait if it is known. Counts nobody.
+    pub(crate) fn look_up(&self, comer: &Comer) -> (Position, Option<Eta>) {
+        let position = self.position(comer);
+        (position, self.eta(position))
+    }
+
     fn poll_after(&self, place: Place, eta: Option<Eta>, unknown: Duration) -> Duration {
         if self.own.is_called(place.rank()) {
             return CALLED_POLL_AFTER;
@@ -345,13 +351,13 @@ impl Line {
 
     /// Returns the figures of the line.
     pub(crate) fn figures(&self, now: Timestamp) -> LineFigures {
-        let arrival = self.position(&Comer::Arrival(Place::of_arrival(now, 999)));
+        let (_, eta) = self.look_up(&Comer::Arrival(Place::of_arrival(now, 999)));
         LineFigures {
             view: self.view.clone(),
             is_shared: self.is_shared(now),
             served_per_second: self.pace.served_per_second(),
             waits: self.view.waits(now),
-            eta: self.eta(arrival),
+            eta,
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use headcount::ConfigError;
-use headcount::server::{self, Demo, Flags, Loaded, Operator, OperatorError, Recipe, Screen, ServeError, Validated};
-use std::io::{IsTerminal, Write};
+use headcount::server::{
+    self, Demo, Flags, Loaded, Operator, OperatorError, Recipe, Screen, ServeError, Validated, Why,
+};
+use std::io::{BufRead, IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -95,6 +97,18 @@ Example, in a Dockerfile:
 The override applies on every server of the fleet within two rounds, survives the restart of any of them, and ends by
 itself. A server without a fleet forgets it when it restarts.")]
     Override(Override),
+    /// Explain why a user is admitted or refused now, and what would let it in.
+    #[command(after_help = "The token is read from standard input, so that no list of processes and no history of a \
+shell shows it.
+
+Examples:
+  headcount explain < token.txt
+  headcount explain --ticket \"$TICKET\" < token.txt
+  headcount explain --user alice                (the user that a verified token names)
+  headcount explain --ticket \"$TICKET\" --no-token
+
+Nothing is recorded, renewed or charged.")]
+    Explain(Explain),
     /// Print a script that completes headcount's arguments in a shell.
     #[command(after_help = "Example:
   headcount completions bash > /etc/bash_completion.d/headcount")]
@@ -315,6 +329,62 @@ impl Override {
 }
 
 #[derive(Args)]
+struct Explain {
+    /// The user that a verified token names, instead of the token
+    #[arg(long, value_name = "NAME", conflicts_with = "no_token")]
+    user: Option<String>,
+    /// The ticket that the user shows
+    #[arg(long, value_name = "TICKET")]
+    ticket: Option<String>,
+    /// Read no token: explain what a newcomer with this ticket would be answered
+    #[arg(long, requires = "ticket")]
+    no_token: bool,
+    /// The client's address, for limits by client_ip
+    #[arg(long, value_name = "ADDRESS")]
+    client_ip: Option<std::net::IpAddr>,
+    /// The path of the request, for limits with routes
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+impl Explain {
+    fn run(&self) -> Result<(), OperatorError> {
+        let token = if self.user.is_some() || self.no_token { None } else { Some(read_token()) };
+        let question = serde_json::json!({
+            "token": token,
+            "user": self.user,
+            "ticket": self.ticket,
+            "client_ip": self.client_ip,
+            "path": self.path,
+        });
+        let said = self.asked.operator()?.explain(&question)?;
+        say(&if self.json { format!("{said}\n") } else { Why(&said).to_string() });
+        Ok(())
+    }
+}
+
+/// Reads a token from standard input, or exits if there is none.
+fn read_token() -> String {
+    if std::io::stdin().is_terminal() {
+        complain("The token, and then Enter:");
+    }
+    let mut token = String::new();
+    let most = headcount::MAX_TOKEN_BYTES as u64 + 1;
+    let read = std::io::stdin().lock().take(most).read_line(&mut token);
+    let token = token.trim();
+    if read.is_err() || token.is_empty() {
+        let why = "standard input has no token: headcount explain < token.txt, or --user NAME";
+        Cli::command().error(clap::error::ErrorKind::MissingRequiredArgument, why).exit();
+    }
+    token.to_owned()
+}
+
+#[derive(Args)]
 struct Size {
     /// X: how many users at once may be active
     #[arg(long, value_name = "N")]
@@ -424,6 +494,7 @@ fn main() -> ExitCode {
         Verb::Status(status) => operated(status.run()),
         Verb::Healthcheck(check) => operated(check.run()),
         Verb::Override(order) => operated(order.run()),
+        Verb::Explain(question) => operated(question.run()),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "headcount", &mut script);

@@ -8,6 +8,7 @@ mod overrides;
 mod permits;
 
 use crate::fingerprint::Fingerprint;
+use crate::reason::Reason;
 use crate::time::Timestamp;
 use budget::{Budget, Occupancy};
 use held::Held;
@@ -287,24 +288,34 @@ impl Room {
     /// Returns whether an unseen token would be admitted now. `covered` says whether this server covers its window, so
     /// that an unseen token is a newcomer's.
     pub(crate) fn seat(&self, active_users: f64, covered: bool) -> Seat {
+        self.seat_with_reason(active_users, covered).0
+    }
+
+    /// Returns the [`seat`](Self::seat), and why.
+    pub(crate) fn seat_with_reason(&self, active_users: f64, covered: bool) -> (Seat, Reason) {
         let covered = covered && !self.misses_users;
         let free = match self.forced() {
-            Some(Mode::Open) => true,
-            Some(Mode::Throttling) => false,
-            None => self.has_seat(active_users) && self.has_permit(),
+            Some(Mode::Open) => Ok(Reason::OverrideOpen),
+            Some(Mode::Throttling) => Err(Reason::OverrideThrottling),
+            None => self
+                .free_seat(active_users)
+                .and_then(|free| if self.has_permit() { Ok(free) } else { Err(Reason::NewcomersPerMinute) }),
         };
         match free {
-            true if covered => Seat::Free,
-            true => Seat::Warming,
-            false if !covered && self.may_be_inside(active_users) => Seat::Warming,
-            false => Seat::Taken,
+            Ok(reason) => (if covered { Seat::Free } else { Seat::Warming }, reason),
+            Err(_) if !covered && self.may_be_inside(active_users) => (Seat::Warming, Reason::Warming),
+            Err(reason) => (Seat::Taken, reason),
         }
     }
 
     /// Returns how many seats this server can give to waiters now, and how many it could if newcomers per minute were
     /// not bounded.
     pub(crate) fn seats_for_line(&self, active_users: f64, covered: bool) -> (u64, u64) {
-        if !covered || self.misses_users || self.forced() == Some(Mode::Throttling) || !self.has_seat(active_users) {
+        if !covered
+            || self.misses_users
+            || self.forced() == Some(Mode::Throttling)
+            || self.free_seat(active_users).is_err()
+        {
             return (0, 0);
         }
         // A seat of the budget is not in the share.
@@ -635,19 +646,23 @@ impl Room {
         }
     }
 
-    fn has_seat(&self, active_users: f64) -> bool {
+    /// Returns why this server has a free seat, or why not.
+    fn free_seat(&self, active_users: f64) -> Result<Reason, Reason> {
         if self.mode == Mode::Throttling && self.settings.refill == Refill::AfterResume {
-            return false;
+            return Err(Reason::NotResumed);
         }
+        let held = self.held.seats();
+        let room = self.room(active_users);
+        let of = |is_free: bool, otherwise: Reason| if is_free { Ok(Reason::SeatFree) } else { Err(otherwise) };
         match (self.link, self.settings.on_outage) {
-            (FleetLink::Alone, _) => self.room(active_users) > self.held.seats(),
-            _ if self.sharing == Sharing::None => self.room(active_users) > self.held.seats(),
-            (FleetLink::Joining, _) => false,
-            (FleetLink::Up, _) => self.share > self.held.seats(),
-            (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Open) => true,
-            (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Closed) => false,
+            (FleetLink::Alone, _) => of(room > held, Reason::NoRoom),
+            _ if self.sharing == Sharing::None => of(room > held, Reason::NoRoom),
+            (FleetLink::Joining, _) => Err(Reason::Joining),
+            (FleetLink::Up, _) => of(self.share > held, if room > held { Reason::NoSeatHere } else { Reason::NoRoom }),
+            (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Open) => Ok(Reason::OutageOpen),
+            (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Closed) => Err(Reason::OutageClosed),
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Local) => {
-                self.share > self.held.seats() || self.has_budget(active_users)
+                of(self.share > held || self.has_budget(active_users), Reason::OutageSpent)
             }
         }
     }

@@ -20,6 +20,7 @@ mod state;
 mod supervisor;
 mod touch;
 mod validate;
+mod why;
 
 pub use config::{Flags, LoadError, Loaded, load, resolve};
 pub use demo::Demo;
@@ -29,3 +30,4 @@ pub use screen::Screen;
 pub use serve::{ServeError, serve};
 pub use size::Size;
 pub use validate::{RedisFindings, Validated};
+pub use why::Why;

@@ -83,6 +83,12 @@ impl Scene {
             let answer = get(self.server.check, "/v1/check", &headers);
             heard += &(answer.head + &answer.body);
         }
+        // What the operator asks about the user.
+        for key in ["token", "user", "ticket"] {
+            for body in [format!("{{\"{key}\": \"{token}\"}}"), format!("{{\"{key}\": \"{token}\", \"{token}\": 1}}")] {
+                heard += &request(self.server.admin, "POST", "/api/v1/explain", &[], &body).body;
+            }
+        }
         heard
     }
 

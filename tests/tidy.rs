@@ -6,7 +6,18 @@ use std::path::{Path, PathBuf};
 
 /// Modules by floor, as ARCHITECTURE.md shows them. A file uses only its own module and floors below it.
 const FLOORS: [&[&str]; 9] = [
-    &["time", "threads", "fingerprint", "secret", "token_source", "limiter_status", "failpoints", "recent", "text"],
+    &[
+        "time",
+        "threads",
+        "fingerprint",
+        "secret",
+        "token_source",
+        "limiter_status",
+        "failpoints",
+        "reason",
+        "recent",
+        "text",
+    ],
     &["store_error", "bloom", "jwt", "line", "pass", "fleet_mac", "room", "sharded", "waiting_page"],
     &["ring", "config", "what_if"],
     &["snapshot"],

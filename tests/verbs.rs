@@ -3,12 +3,12 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Output, Stdio};
 use support::cluster::Cluster;
 use support::sentinels::Watched;
-use support::{Process, Redis, Server, get, program, wait_for};
+use support::{Process, Redis, Server, get, program, request, wait_for};
 use tempfile::tempdir;
 
 fn run(state: &Path, arguments: &[&str]) -> Output {
@@ -421,10 +421,57 @@ fn the_screen_shows_the_effect_of_other_values_of_x() {
 }
 
 #[test]
+fn an_operator_asks_why_a_user_is_refused() {
+    let state = tempdir().unwrap();
+    let config = state.path().join("headcount.toml");
+    let text = "[admission]\nmax_active_users = 1\n[line]\nenabled = true\n\
+        [[limit]]\nname = \"chat\"\nkey = \"token\"\nrate = \"1/1m\"\nalgorithm = \"sliding_log\"\n\
+        [[limit]]\nname = \"login\"\nkey = \"client_ip\"\nrate = \"5/1m\"\nroutes = [\"/login\"]\n";
+    std::fs::write(&config, text).unwrap();
+    let server = Server::start(state.path(), &["--config", config.to_str().unwrap()], &[]);
+    let admin = format!("http://{}/", server.admin);
+    let explain = |token: &str, arguments: &[&str]| {
+        let mut command = program(state.path());
+        command.args(["explain", "--admin", &admin]).args(arguments);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(token.as_bytes()).unwrap();
+        said(&child.wait_with_output().unwrap())
+    };
+    let free = explain("A\n", &[]);
+    assert!(free.starts_with("ADMITTED  newcomer: seat_free\n") && free.contains("not in the window"), "{free}");
+    assert!(free.contains("limit login     unknown: it applies to some paths only"), "{free}");
+    assert_eq!(server.decide("A"), "newcomer", "the explanation took no seat");
+    let seen = explain("A", &[]);
+    assert!(seen.contains("limited") && seen.contains("limit chat      refuses, for "), "{seen}");
+    let refused = server.check("B");
+    let ticket = refused.header("x-headcount-ticket").to_owned();
+    let full = explain("B", &["--ticket", &ticket, "--path", "/login", "--client-ip", "192.0.2.1"]);
+    assert!(full.starts_with("REFUSED  rejected: no_room\n") && full.contains("What would let it in: "), "{full}");
+    assert!(full.contains("position 1; the wait is unknown") && full.contains("valid; arrived at "), "{full}");
+    assert!(full.contains("limit login     allows a request, 4 left after it"), "{full}");
+    assert!(explain("C", &["--ticket", &ticket]).contains("forged: the user would arrive now"), "it is B's");
+    assert!(explain("", &["--ticket", &ticket, "--no-token"]).contains("unchecked; arrived at "));
+    let json = explain("B", &["--json"]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["reason"], "no_room");
+    assert!(explain(" \n", &[]).contains("standard input has no token"));
+    assert!(explain("", &["--user", "B"]).contains("no_room"));
+
+    let ask = |body: &str| request(server.admin, "POST", "/api/v1/explain", &[], body);
+    for body in ["", "7", "{\"token\": 7}", "{\"token\": \"canary\", \"canary\": 1}", "{\"token\": \"canary"] {
+        let answer = ask(body);
+        assert!(answer.status == 400 && !answer.body.contains("canary"), "{body}: {}", answer.body);
+    }
+    assert_eq!((ask("{}").status, ask("{\"token\": \"\"}").json()["reason"].as_str()), (422, Some("no_room")));
+    assert_eq!(server.status()["decisions"]["rejected"], 1, "explanations are not counted");
+}
+
+#[test]
 fn every_verb_explains_itself_and_every_shell_completes_them() {
     let state = tempdir().unwrap();
     let help = said(&run(state.path(), &["--help"]));
-    for verb in ["serve", "demo", "validate", "size", "config", "status", "healthcheck", "override", "completions"] {
+    for verb in
+        ["serve", "demo", "validate", "size", "config", "status", "healthcheck", "override", "explain", "completions"]
+    {
         assert!(help.contains(verb), "{help}");
         let output = run(state.path(), &[verb, "--help"]);
         assert!(output.status.success() && said(&output).contains("Usage: headcount"), "{verb}");

@@ -9,6 +9,7 @@
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store has all their bits. During the play, a token that was admitted more than twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
 //! | 10 | Whenever a newcomer is admitted, at most as many users are in as `bounds` allows for the present and recent faults, apart from the error of the estimate, and two seats for each server, which rounds its share up. In addition there may be the users that servers without knowledge admitted from their budgets in the last twenty rounds, and the users that could not be counted. These are users that a server had admitted and not yet published when it was paused (at most a share), and users that an older copy of the store brought back. |
+//! | 11 | What `explain` says of a player's next request is what the server then decides. |
 //!
 //! A token is *published* while the store holds a value that has it. If the store loses this value, or the value is
 //! damaged or replaced, the token must be published again. A round reads the minutes that have begun by the server's
@@ -34,7 +35,7 @@ const LOGGED_IS_KNOWN: Duration = Duration::from_secs(3);
 /// For how long there must be no fault before this is checked.
 const CALM_FOR_LOGS: Duration = Duration::from_secs(10);
 
-pub const INVARIANTS: [(u8, &str); 7] = [
+pub const INVARIANTS: [(u8, &str); 8] = [
     (1, "an active user is still admitted"),
     (2, "a rejection leaves no trace"),
     (4, "memory is constant"),
@@ -42,6 +43,7 @@ pub const INVARIANTS: [(u8, &str); 7] = [
     (7, "convergence"),
     (9, "same seed, same run"),
     (10, "room is kept"),
+    (11, "an explanation is what happens"),
 ];
 
 /// A broken promise.

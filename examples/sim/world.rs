@@ -24,6 +24,8 @@ use std::time::Duration;
 const HAND_OVER: Duration = Duration::from_secs(2);
 /// By then, seats from before all servers leased are used or given back.
 const LEASES_SETTLE: Duration = Duration::from_secs(2);
+/// One decision of this many is explained before it is made.
+const EXPLAINED_EACH: u64 = 16;
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
@@ -858,6 +860,9 @@ impl<'a> World<'a> {
         let glance = server.glance();
         let now = Slot::at(glance.now, self.fleet.slot);
         let recorded_in = if glance.is_late { glance.current.max(now) } else { glance.current };
+        // Right after a pause, the decision first withdraws the share, which an explanation cannot do.
+        let is_explained = self.decisions.is_multiple_of(EXPLAINED_EACH) && server.sleeps_until.is_none();
+        let explained = is_explained.then(|| server.headcount.explain(player.to_string(), None).decision);
         // As the layer and `POST /v1/check` decide.
         let (admission, seat) = server.headcount.hold(player.to_string());
         if let Some(seat) = seat {
@@ -870,6 +875,13 @@ impl<'a> World<'a> {
             let again = Event::LookAgain { place, life: server.life, player, retry_after };
             self.schedule(self.now + self.fleet.refusal_delay, again);
             return None;
+        }
+        if let Some(explained) = explained {
+            self.oracle.checks.count(11);
+            if explained != decision {
+                let what = format!("server {place} explains {explained:?} to player {token}, and decides {decision:?}");
+                self.oracle.broken(11, what);
+            }
         }
         let now = self.now;
         let asked = Asked { server, place, token, decision, held, recorded_in, now, calm_since, budget_left };

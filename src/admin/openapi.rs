@@ -1,7 +1,7 @@
 //! The description of the admin API (OpenAPI 3.1). The schemas come from the types and their doc comments.
 
 use super::overrides::{NO_CONTROLS, Order};
-use crate::headcount::{History, OverrideStatus, Status};
+use crate::headcount::{ExplainedRequest, Explanation, History, OverrideStatus, Status};
 use crate::text::prose;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -68,6 +68,15 @@ fn paths() -> Value {
     let summary = "Sets an override: on this server at once, on the whole fleet within two rounds.";
     let mut put = with(json_of(summary, reference("OverrideStatus"), &["400", "409", "413", "422"]), &[&change]);
     put["requestBody"] = order;
+    let explain = "Explains what a check of a user would be answered now, and why. Nothing is recorded or counted.";
+    let mut post = with(json_of(explain, reference("Explanation"), &["400", "413", "422"]), &[&change]);
+    post["requestBody"] = json!({
+        "required": true,
+        "content": { "application/json": {
+            "schema": reference("ExplainedRequest"),
+            "example": { "token": "the user's token" },
+        } },
+    });
     let history = "The history: one sample per minute for a window or less, coarser samples otherwise.";
     json!({
         "/": { "get": get("The admin page.", "text/html", text(), &["403"]) },
@@ -87,6 +96,7 @@ fn paths() -> Value {
                 &[&change, &by],
             ),
         },
+        "/api/v1/explain": { "post": post },
     })
 }
 
@@ -149,8 +159,10 @@ fn schemas() -> Value {
     answers.subschema_for::<Status>();
     answers.subschema_for::<History>();
     answers.subschema_for::<OverrideStatus>();
+    answers.subschema_for::<Explanation>();
     let mut requests = settings.for_deserialize().into_generator();
     requests.subschema_for::<Order>();
+    requests.subschema_for::<ExplainedRequest>();
     let mut schemas = answers.take_definitions(true);
     schemas.extend(requests.take_definitions(true));
     let whole = json!({ "type": "integer", "minimum": 0 });

@@ -68,6 +68,7 @@ pub enum Admitted {
 /// # Ok::<(), headcount::BuildError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // The variants are those of `Admitted`, and the refusals.
 pub enum Decision {
@@ -112,6 +113,11 @@ impl Decision {
             Self::Limited => "limited",
             Self::Invalid => "invalid",
         }
+    }
+
+    /// Returns whether the request does not proceed.
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(self, Self::Rejected | Self::Limited | Self::Invalid)
     }
 }
 

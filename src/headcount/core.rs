@@ -1,11 +1,12 @@
 //! The core: the ring, the room, the fleet's time, and everything else that a decision needs.
 //!
 //! Most submodules hold the operations of one kind of caller. Decisions use `decide`, `seat` and `presence`. Rounds use
-//! `minutes`, `fleet` and `leases`. The worker uses `turn` and `late`. Operators use `overrides`. Only this file and
-//! its submodules reach the state behind the lock.
+//! `minutes`, `fleet` and `leases`. The worker uses `turn` and `late`. Operators use `overrides` and `explain`. Only
+//! this file and its submodules reach the state behind the lock.
 
 mod counts;
 mod decide;
+mod explain;
 mod fleet;
 mod fleet_time;
 mod late;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 
 pub use counts::{Decisions, PassChecks, Touches};
 pub(crate) use decide::{AdmitOptions, Record};
+pub(crate) use explain::{Placed, Weighed};
 pub(crate) use fleet_time::FleetTime;
 pub(crate) use minutes::{Minute, StoreMemory, TakenMinute};
 pub use overrides::{MAX_OVERRIDE, OverrideError, OverrideOrder};

@@ -347,7 +347,7 @@ impl Shared {
 }
 
 impl OverrideStatus {
-    fn of(override_: Option<&crate::room::Override>, settings: &Settings) -> Self {
+    pub(super) fn of(override_: Option<&crate::room::Override>, settings: &Settings) -> Self {
         match override_.filter(|override_| !override_.withdrawn) {
             Some(override_) => Self {
                 mode: override_.mode,

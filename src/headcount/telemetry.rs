@@ -24,6 +24,9 @@ pub(crate) struct Telemetry {
     pub(super) what_if: Mutex<WhatIfs>,
     /// Limiters shown with the controller's own figures, in the order of registration.
     limiters: Mutex<Vec<ShownLimiter>>,
+    /// Asks the limits of requests, without charging them.
+    #[cfg(feature = "admin")]
+    pub(super) limits_peek: std::sync::OnceLock<super::explanation::LimitsPeek>,
     /// Connections that each listener (0: checks, 1: admin) closed, by reason (0: too many connections, 1: timeout).
     #[cfg(feature = "server")]
     closed_connections: [[AtomicU64; 2]; 2],
@@ -79,6 +82,8 @@ impl Telemetry {
             recorder: Mutex::new(HistoryRecorder::new(settings.slots, settings.slot_length)),
             what_if: Mutex::default(),
             limiters: Mutex::default(),
+            #[cfg(feature = "admin")]
+            limits_peek: Default::default(),
             #[cfg(feature = "server")]
             closed_connections: Default::default(),
             #[cfg(feature = "server")]

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::{Enforcement, MissingToken, RetryAfter};
 use crate::failpoints;
-use crate::room::{OverrideMode, OverrideVersion};
+use crate::room::{OverrideMode, OverrideVersion, Refill};
 use crate::threads::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::time::ManualClock;
 use crate::time::Timestamp;
@@ -610,4 +610,73 @@ fn a_server_alone_admits_as_many_newcomers_a_minute_as_it_may() {
     }
     headcount.set_override(more(OverrideMode::Open, 1)).unwrap();
     assert_eq!(admits(10), 50, "open admits everybody");
+}
+
+/// A random server after a random history. Half of the servers have no line.
+fn any_server(rng: &mut fastrand::Rng) -> (Headcount, Worker, Arc<ManualClock>) {
+    let clock = noon();
+    let mut builder = Headcount::builder().max_active_users(rng.u64(1..6)).clock(Arc::clone(&clock)).seed(rng.u64(..));
+    if rng.bool() {
+        builder = builder.line(crate::config::Carrier::Header);
+    }
+    builder = builder.resume_ratio(0.5).refill(*rng.choice(&[Refill::Continuous, Refill::AfterResume]).unwrap());
+    let enforcements = [Enforcement::Enforce, Enforcement::Enforce, Enforcement::Shadow, Enforcement::Off];
+    builder = builder.enforcement(*rng.choice(&enforcements).unwrap());
+    let missing = [MissingToken::NewUser, MissingToken::Admit, MissingToken::Reject];
+    builder = builder.missing_token(*rng.choice(&missing).unwrap());
+    if rng.bool() {
+        builder = builder.newcomers_per_minute(rng.u64(1..4));
+    }
+    let (headcount, worker) = builder.build().unwrap();
+    (headcount, worker, clock)
+}
+
+#[test]
+fn an_explanation_is_the_decision_that_follows() {
+    let seed = std::env::var("HEADCOUNT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(fastrand::u64(..));
+    println!("HEADCOUNT_SEED={seed}");
+    let mut reasons = HashSet::new();
+    for history in 0..300 {
+        let mut rng = fastrand::Rng::with_seed(seed.wrapping_add(history));
+        let (headcount, mut worker, clock) = any_server(&mut rng);
+        let (mut tickets, mut held) = (std::collections::HashMap::new(), Vec::new());
+        for _ in 0..60 {
+            let user = format!("user-{}", rng.u8(..12));
+            match rng.u8(..12) {
+                0 => {
+                    clock.advance(Duration::from_millis(rng.u64(..90_000)));
+                    worker.tick();
+                }
+                1 => held.extend(headcount.hold(&user).1),
+                2 => held.clear(),
+                3 => {
+                    let mode =
+                        *rng.choice(&[OverrideMode::Open, OverrideMode::Throttling, OverrideMode::Auto]).unwrap();
+                    let order = OverrideOrder {
+                        mode,
+                        max_active_users: Some(rng.u64(1..8)),
+                        newcomers_per_minute: None,
+                        lasting: MINUTE,
+                        by: None,
+                        reason: None,
+                    };
+                    headcount.set_override(order).unwrap();
+                }
+                4 => _ = headcount.clear_override().unwrap(),
+                _ => {
+                    let token = if rng.u8(..8) == 0 { " ".to_owned() } else { user };
+                    let ticket = tickets.get(&token).cloned();
+                    let said = headcount.explain(&token, ticket.as_deref());
+                    let (admission, in_line) = headcount.admit_in_line(&token, ticket.as_deref());
+                    assert_eq!(said.decision, admission.decision(), "{said:?}");
+                    assert_eq!(said.remedy.is_some(), !admission.is_admitted(), "{said:?}");
+                    reasons.insert(said.reason.sentence());
+                    if let Some(in_line) = in_line {
+                        tickets.insert(token, in_line.ticket.as_str().to_owned());
+                    }
+                }
+            }
+        }
+    }
+    assert!(reasons.len() >= 10, "{reasons:?}");
 }

@@ -5,6 +5,8 @@ use super::limited::Limited;
 use super::quota::Quotas;
 use super::request::RequestInfo;
 use crate::config::{ConfigError, Enforcement, LimitKey, MUST_BE_PATH, OnMissingKey, PathPatterns, canonical_path};
+#[cfg(feature = "server")]
+use crate::headcount::ExplainedLimit;
 use crate::headcount::Headcount;
 use crate::limit::{Answer, Ask, CombinedAnswer, Granted, Limiter, SilentStore};
 use http::{HeaderMap, Method};
@@ -208,6 +210,48 @@ impl Limit {
         matches!(&self.key, Key::Configured(key) if key.is_of_caller())
     }
 
+    /// Returns what the limit would answer, without a charge; `None` if it does not apply.
+    #[cfg(feature = "server")]
+    pub(super) async fn explain(
+        &self,
+        headcount: &Headcount,
+        info: &RequestInfo<'_>,
+        caller: &Caller<'_>,
+    ) -> Option<ExplainedLimit> {
+        let unknown = |why: &str| Some(ExplainedLimit::unknown(self.limiter.name(), why));
+        if self.routes.is_some() && info.path.is_none() {
+            return unknown("it applies to some paths only, and the question names no path");
+        }
+        if !self.concerns(info) {
+            return None;
+        }
+        let Key::Configured(key) = &self.key else { return unknown("the service computes its key") };
+        for part in key.parts() {
+            match part {
+                LimitKey::ClientIp if info.peer.is_none() => {
+                    return unknown("its key has the client's address, and the question names none");
+                }
+                LimitKey::Path if info.path.is_none() => {
+                    return unknown("its key has the path, and the question names none");
+                }
+                LimitKey::Header(_) | LimitKey::Method => {
+                    return unknown("its key has a part of the request that cannot be asked about");
+                }
+                _ => {}
+            }
+        }
+        match self.key(headcount, info, Some(caller)) {
+            Found::NotLimited => None,
+            Found::Denied => Some(ExplainedLimit::refuses(self.limiter.name())),
+            Found::Key(key) => Some(match self.limiter.ask(&key, self.ask(true).peek()).await {
+                Ok(answer) => {
+                    ExplainedLimit::of(self.limiter.name(), answer.is_allowed(), answer.remaining, answer.retry())
+                }
+                Err(error) => ExplainedLimit::unknown(self.limiter.name(), &error.to_string()),
+            }),
+        }
+    }
+
     /// Returns the key of a request. What a client has sent leaves this process only as a keyed hash.
     fn key(&self, headcount: &Headcount, info: &RequestInfo<'_>, caller: Option<&Caller<'_>>) -> Found {
         let parts: Vec<Part> = match &self.key {
@@ -361,6 +405,11 @@ impl Limits {
             Enforcement::Shadow | Enforcement::Off => limit.limiter.clone().shadow(true),
         };
         self.add(Limit { limiter, ..limit }, headcount);
+    }
+
+    #[cfg(feature = "server")]
+    pub(super) fn all(&self) -> &[Limit] {
+        &self.0
     }
 
     /// Returns whether any limit of this request has a key that depends on the caller.

@@ -100,23 +100,45 @@ impl Tickets {
 
     /// Checks a ticket that comes at `now` with `token`, whose fingerprint under the fleet's key is `fingerprint`.
     pub(crate) fn check(&self, ticket: &[u8], fingerprint: Fingerprint, token: &[u8], now: Timestamp) -> TicketCheck {
-        let mut bytes = [0; BYTES];
-        let is_whole = ticket.len() == CHARACTERS && BASE64.decode_slice(ticket, &mut bytes).is_ok();
+        let Some((bytes, waiter)) = decode(ticket) else { return TicketCheck::Forged };
         let (head, mac) = bytes.split_at(HEAD_BYTES);
-        let is_ours = is_whole && head[0] == FORMAT && head[1] & !UNCOUNTED == CLASS;
-        if !is_ours || !self.0.is_signed(head, mac, fingerprint, token) {
+        if !self.0.is_signed(head, mac, fingerprint, token) {
             return TicketCheck::Forged;
         }
-        let number = |from: usize, to: usize| head[from..to].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
-        let waiter = Waiter {
-            place: Place(number(2, 10)),
-            polled_after: number(10, 14) as u32,
-            retry_after: number(14, 16) as u16,
-            is_counted: head[1] & UNCOUNTED == 0,
-        };
-        let is_past = waiter.polled() <= now.plus(CLOCKS_DIFFER);
-        let is_fresh = now <= waiter.polled().plus(waiter.valid_for());
-        if is_past && is_fresh { TicketCheck::Valid(waiter) } else { TicketCheck::Expired }
+        if waiter.is_dated(now) { TicketCheck::Valid(waiter) } else { TicketCheck::Expired }
+    }
+
+    /// Reads a ticket whose token is unknown, so that its signature cannot be checked.
+    pub(crate) fn read_unchecked(ticket: &[u8], now: Timestamp) -> TicketCheck {
+        match decode(ticket) {
+            None => TicketCheck::Forged,
+            Some((_, waiter)) if waiter.is_dated(now) => TicketCheck::Valid(waiter),
+            Some(_) => TicketCheck::Expired,
+        }
+    }
+}
+
+/// Returns the bytes of a ticket, and what they say.
+fn decode(ticket: &[u8]) -> Option<([u8; BYTES], Waiter)> {
+    let mut bytes = [0; BYTES];
+    let is_whole = ticket.len() == CHARACTERS && BASE64.decode_slice(ticket, &mut bytes).is_ok();
+    if !is_whole || bytes[0] != FORMAT || bytes[1] & !UNCOUNTED != CLASS {
+        return None;
+    }
+    let number = |from: usize, to: usize| bytes[from..to].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+    let waiter = Waiter {
+        place: Place(number(2, 10)),
+        polled_after: number(10, 14) as u32,
+        retry_after: number(14, 16) as u16,
+        is_counted: bytes[1] & UNCOUNTED == 0,
+    };
+    Some((bytes, waiter))
+}
+
+impl Waiter {
+    /// Returns whether the ticket is neither dated in the future nor too old.
+    fn is_dated(&self, now: Timestamp) -> bool {
+        self.polled() <= now.plus(CLOCKS_DIFFER) && now <= self.polled().plus(self.valid_for())
     }
 }
 

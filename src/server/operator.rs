@@ -1,4 +1,4 @@
-//! The client of `headcount status`, `override` and `health` for a running server's admin listener.
+//! The client of `headcount status`, `override`, `explain` and `healthcheck` for a running server's admin listener.
 
 use super::screen::plain;
 use serde_json::Value;
@@ -95,6 +95,14 @@ impl Operator {
         let by = by.map(|by| by.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>());
         let query = by.map_or(String::new(), |by| format!("?by={by}"));
         self.ask("DELETE", &format!("/api/v1/override{query}"), None)
+    }
+
+    /// Asks why a user is admitted or refused. `question` is the body of `POST /api/v1/explain`.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub fn explain(&self, question: &Value) -> Result<Value, OperatorError> {
+        self.ask("POST", "/api/v1/explain", Some(question))
     }
 
     /// Checks whether the server runs or, with `ready`, whether it should receive requests. Needs no token.

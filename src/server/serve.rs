@@ -73,6 +73,7 @@ pub async fn serve(mut loaded: Loaded) -> Result<(), ServeError> {
         tracing::warn!("there is no admission.max_active_users: requests are limited, and everybody is admitted");
     }
     let limits = Arc::new(limits::open(&config, &headcount).map_err(|error| loaded.locate(error))?);
+    headcount.explain_limits(Arc::clone(&limits));
     let check = listen("server.listen", Purpose::Check, config.server.listen, files::most_checks()).await?;
     // A check that waits keeps its connection, so at most a quarter of the connections may wait.
     headcount.waiting_refusals().lower_max_waiting(files::most_checks() as u64 / 4);

@@ -215,7 +215,7 @@ pub fn request(address: SocketAddr, method: &str, path: &str, headers: &[(&str, 
         text += &format!("Host: {address}\r\n");
     }
     // As the admin page and the program `headcount` do.
-    if matches!(method, "PUT" | "DELETE") {
+    if matches!(method, "PUT" | "DELETE") || path == "/api/v1/explain" {
         text += "X-Headcount-Change: 1\r\n";
     }
     for (name, value) in headers {

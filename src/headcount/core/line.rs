@@ -2,7 +2,10 @@
 
 use super::{Core, User};
 use crate::config::{RetryAfter, Settings};
-use crate::line::{Comer, InLine, Line, LineFigures, LineRequest, LineView, Place, Seats, TicketCheck, WhileUnknown};
+use crate::line::{
+    Comer, Eta, InLine, Line, LineFigures, LineRequest, LineView, Place, Position, Seats, TicketCheck, Tickets,
+    WhileUnknown,
+};
 use crate::threads::Mutex;
 use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::time::Timestamp;
@@ -49,6 +52,26 @@ impl Core {
             Some(TicketCheck::Valid(waiter)) => Comer::Waiter(waiter),
             _ => Comer::Arrival(Place::of_arrival(now, self.chance(user, now).u16(..))),
         })
+    }
+
+    /// Returns who would come with this ticket, and the result of its check, without counting anything. Without a user,
+    /// the signature of the ticket cannot be checked.
+    pub(super) fn would_come(&self, user: Option<&User<'_>>, ticket: Option<&[u8]>) -> (Comer, Option<TicketCheck>) {
+        let now = self.time.now();
+        let check = |ticket: &[u8]| match (user, &self.settings.line) {
+            (Some(user), Some((tickets, _))) => tickets.check(ticket, user.fingerprint(), user.token(), now),
+            _ => Tickets::read_unchecked(ticket, now),
+        };
+        match ticket.map(check) {
+            found @ Some(TicketCheck::Valid(waiter)) => (Comer::Waiter(waiter), found),
+            found => (Comer::Arrival(Place::of_arrival(now, 999)), found),
+        }
+    }
+
+    /// Returns the position of a newcomer and the expected wait; `None` if newcomers do not wait in a line.
+    pub(super) fn look_up_in_line(&self, comer: &Comer) -> Option<(Position, Option<Eta>)> {
+        self.settings.line.as_ref()?;
+        Some(self.line.line.lock().look_up(comer))
     }
 
     /// Returns random numbers that a client cannot foretell, and that a server with the same seed draws again.
