@@ -329,8 +329,9 @@ end
 -- waiters have not been called lately. `now` is in ms.
 --
 -- keys: the line, the arrivals, then the epochs from the one before the server's on. ARGV from `at` on: waiters served,
--- the highest mark that the server was told, the server's epoch, the numbers of changes and of parts; then three for
--- each change: epoch, bin or "c", number of waiters; then two for each part: its number, arrivals.
+-- the highest mark that the server was told, the server's epoch, the numbers of changes and of parts, 1 if newcomers
+-- gather for an opening; then three for each change: epoch, bin or "c", number of waiters; then two for each part: its
+-- number, arrivals.
 local function exchange_line(keys, at, free, soon, now)
   local state = table.remove(keys, 1)
   local line = read_line_state(state)
@@ -344,7 +345,7 @@ local function exchange_line(keys, at, free, soon, now)
   line.served = line.served + ARGV[at]
   local changes = tonumber(ARGV[at + 3])
   for change = 1, changes do
-    local place = at + 2 + 3 * change
+    local place = at + 3 + 3 * change
     local epoch, by = tonumber(ARGV[place]), tonumber(ARGV[place + 2])
     local key = keys[epoch - first + 1]
     local is_live = key and epoch >= math.floor(micros / epoch_micros)
@@ -357,7 +358,7 @@ local function exchange_line(keys, at, free, soon, now)
     end
   end
   for part = 1, tonumber(ARGV[at + 4]) do
-    local place = at + 3 + 3 * changes + 2 * part
+    local place = at + 4 + 3 * changes + 2 * part
     if type(redis.pcall('HINCRBY', line.arrivals, ARGV[place], ARGV[place + 1])) ~= 'number' then
       redis.pcall('DEL', line.arrivals)
     end
@@ -365,6 +366,9 @@ local function exchange_line(keys, at, free, soon, now)
   end
   local is_due = now < line.called_at or now - line.called_at >= call_every
   if free and is_due then
+    if ARGV[at + 5] == '1' then
+      free, soon = 0, 0 -- nobody is called before the opening
+    end
     call_waiters(line, keys, first, free, soon, micros)
     forget_arrivals(line)
     line.called_at, is_changed = now, true

@@ -13,6 +13,7 @@ mod limit;
 mod line;
 #[cfg(feature = "tower")]
 mod line_page;
+mod opening;
 #[cfg(feature = "tower")]
 mod page_data;
 mod pass;
@@ -56,6 +57,7 @@ pub use limit::{
 pub use line::Line;
 #[cfg(feature = "tower")]
 pub use line_page::LinePage;
+pub use opening::Opening;
 pub use pass::Pass;
 #[cfg(feature = "tower")]
 pub(crate) use paths::{PathPatterns, Readings, canonical_path};
@@ -109,6 +111,8 @@ pub struct Config {
     pub pass: Option<Pass>,
     /// The line of newcomers who wait.
     pub line: Line,
+    /// Openings: newcomers gather before a time, and are called from then on.
+    pub opening: Vec<Opening>,
     /// Rate limiters, which `headcount serve` applies to checks.
     pub limit: Vec<Limit>,
     /// Servers that share their users. The server is alone if neither this section nor `redis` is set.

@@ -58,6 +58,7 @@ pub struct FingerprintKey {
     id: u64,
     pass_key: [u8; 32],
     ticket_key: [u8; 32],
+    opening_key: [u8; 32],
     store_key: [u8; 32],
 }
 
@@ -84,9 +85,10 @@ impl FingerprintKey {
         }
         let [a, b, c, d, e, f, g, h, ..] = derive(b"headcount key id", 0, bytes);
         let id = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        let [pass_key, ticket_key, store_key] =
-            [&b"headcount pass"[..], b"headcount ticket", b"headcount store"].map(|purpose| derive(purpose, 0, bytes));
-        Ok(Self { secret, id, pass_key, ticket_key, store_key })
+        let [pass_key, ticket_key, opening_key, store_key] =
+            [&b"headcount pass"[..], b"headcount ticket", b"headcount opening", b"headcount store"]
+                .map(|purpose| derive(purpose, 0, bytes));
+        Ok(Self { secret, id, pass_key, ticket_key, opening_key, store_key })
     }
 
     /// Computes the keyed hash of `token`.
@@ -111,6 +113,11 @@ impl FingerprintKey {
     /// Returns the key that signs tickets, derived in the same way.
     pub(crate) fn ticket_key(&self) -> &[u8; 32] {
         &self.ticket_key
+    }
+
+    /// Returns the key of the lotteries of openings, derived in the same way.
+    pub(crate) fn opening_key(&self) -> &[u8; 32] {
+        &self.opening_key
     }
 
     /// Returns the key of the MACs in the store. A MAC proves that a server of the fleet wrote the value.

@@ -57,7 +57,7 @@ pub(crate) use histogram::Histogram;
 pub(crate) use history::MAX_HISTORY;
 pub use history::{History, Sample};
 pub(crate) use lifecycle::Lifecycle;
-pub use line_status::{LineStatus, TicketChecks};
+pub use line_status::{LineStatus, OpeningState, OpeningStatus, TicketChecks};
 pub(crate) use round_figures::RoundFigures;
 pub use status::{ActiveUsers, ModeChanges, OverrideStatus, RingStatus, Status};
 pub use supervision::Restarts;

@@ -62,12 +62,12 @@ pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, DelayedRefusals, ExplainedLimit,
     ExplainedPlace, Explanation, Headcount, HeldSeat, History, LastError, LineStatus, MAX_OVERRIDE, ModeChanges,
-    OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts, RingStatus, Sample, SeenNode, Status,
-    SyncErrors, SyncStatus, TicketChecks, TicketFound, Touches, Worker,
+    OpeningState, OpeningStatus, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts,
+    RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, TicketChecks, TicketFound, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::{AdmissionLayer, LimitLayer};
-pub use line::{InLine, Ticket};
+pub use line::{Gathered, InLine, OpeningOrder, Ticket};
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
 pub use pass::Pass;

@@ -9,6 +9,7 @@ mod arrivals;
 mod counted;
 mod exchange;
 mod in_line;
+mod opening;
 mod pace;
 mod ticket;
 mod view;
@@ -26,6 +27,8 @@ use std::time::Duration;
 pub(crate) use exchange::{EPOCHS, MOST_CHANGES};
 pub use exchange::{LineChange, LineRequest};
 pub use in_line::InLine;
+pub use opening::{Gathered, OpeningOrder};
+pub(crate) use opening::{Opening, Openings};
 pub(crate) use pace::Eta;
 pub use ticket::Ticket;
 pub(crate) use ticket::{TicketCheck, Tickets};
@@ -48,6 +51,9 @@ const POLL_AFTER: (Duration, Duration) = (Duration::from_secs(5), Duration::from
 /// A waiter who is called and finds no seat at this server polls after this time.
 const CALLED_POLL_AFTER: Duration = Duration::from_secs(2);
 
+/// Newcomers who have gathered poll within this time after the opening.
+const OPENS_WITHIN: Duration = Duration::from_secs(10);
+
 /// The time between two polls is longer by up to this part of it, so that waiters do not poll together.
 const SPREAD: f64 = 0.2;
 
@@ -62,6 +68,8 @@ pub(crate) struct Place(pub(crate) u64);
 /// What a ticket holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
+    pub(crate) arrived: Place,
+    /// Where the newcomer stands. It is not in the ticket, and is the time of arrival unless a lottery was held.
     pub(crate) place: Place,
     /// The time from the arrival to the last poll, in seconds.
     polled_after: u32,
@@ -75,7 +83,7 @@ pub(crate) struct Waiter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Comer {
     Waiter(Waiter),
-    Arrival(Place),
+    Arrival { arrived: Place, place: Place },
 }
 
 /// When waiters poll while the expected wait is unknown.
@@ -86,6 +94,8 @@ pub(crate) struct WhileUnknown {
     pub(crate) each: Duration,
     /// But not later.
     pub(crate) longest: Duration,
+    /// The time until the opening for which newcomers gather.
+    pub(crate) opens_in: Option<Duration>,
 }
 
 /// What a waiter is told.
@@ -153,7 +163,7 @@ impl Place {
 
 impl Waiter {
     fn polled(&self) -> Timestamp {
-        self.place.time().plus(self.waited())
+        self.arrived.time().plus(self.waited())
     }
 
     /// Returns the time from the arrival to the last poll.
@@ -186,8 +196,24 @@ impl Comer {
     pub(crate) fn place(&self) -> Place {
         match self {
             Self::Waiter(waiter) => waiter.place,
-            Self::Arrival(place) => *place,
+            Self::Arrival { place, .. } => *place,
         }
+    }
+
+    pub(crate) fn arrived(&self) -> Place {
+        match self {
+            Self::Waiter(Waiter { arrived, .. }) | Self::Arrival { arrived, .. } => *arrived,
+        }
+    }
+
+    /// Returns this newcomer at the place where the openings let it stand.
+    pub(crate) fn in_order(mut self, openings: &Openings, fingerprint: Fingerprint) -> Self {
+        match &mut self {
+            Self::Waiter(Waiter { arrived, place, .. }) | Self::Arrival { arrived, place } => {
+                *place = openings.place(*arrived, fingerprint);
+            }
+        }
+        self
     }
 
     /// Returns a number that is the same for all tickets that a user got within four seconds, and for each request of
@@ -195,7 +221,7 @@ impl Comer {
     fn number(&self, fingerprint: Fingerprint) -> u64 {
         let of_ticket = match self {
             Self::Waiter(waiter) => waiter.polled().as_micros() >> 22,
-            Self::Arrival(_) => u64::MAX,
+            Self::Arrival { .. } => u64::MAX,
         };
         fastrand::Rng::with_seed(fingerprint.0 ^ of_ticket).u64(..)
     }
@@ -251,7 +277,7 @@ impl Line {
             self.told_mark = 0;
         }
         let served = std::mem::take(&mut self.untold_served);
-        LineRequest { changes, arrivals, served, mark: self.told_mark, epoch: epoch_of(now) }
+        LineRequest { changes, arrivals, served, mark: self.told_mark, epoch: epoch_of(now), gathers: false }
     }
 
     /// Reads what the store knows of the line, if it called waiters lately.
@@ -283,27 +309,34 @@ impl Line {
         unknown: WhileUnknown,
         random: f64,
     ) -> Wait {
-        let place = comer.place();
-        let position = self.position(comer);
-        let eta = self.eta(position);
+        let (arrived, place) = (comer.arrived(), comer.place());
+        let (position, eta) = match unknown.opens_in {
+            // A lottery has not been held yet, and nobody has been called.
+            Some(_) => (Position::somewhere(self.view.waiting.saturating_add(self.joined)), None),
+            None => self.look_up(comer),
+        };
         if let Comer::Waiter(waiter) = comer
             && waiter.is_early(now)
         {
             return Wait { waiter: *waiter, retry_after: waiter.poll_due().since(now), position, eta };
         }
-        let WhileUnknown { each, longest } = unknown;
+        let WhileUnknown { each, longest, opens_in } = unknown;
         let unknown = longest.min(each.saturating_mul(position.estimate.try_into().unwrap_or(u32::MAX)));
-        let retry_after = self.poll_after(place, eta, unknown).mul_f64(1.0 + SPREAD * random);
+        let retry_after = match opens_in {
+            Some(opens_in) => while_gathering(opens_in, random),
+            None => self.poll_after(place, eta, unknown).mul_f64(1.0 + SPREAD * random),
+        };
         let waiter = Waiter {
+            arrived,
             place,
-            polled_after: now.since(place.time()).as_secs().try_into().unwrap_or(u32::MAX),
+            polled_after: now.since(arrived.time()).as_secs().try_into().unwrap_or(u32::MAX),
             retry_after: retry_after.as_secs_f64().ceil() as u16,
             is_counted: self.counted.is_new(comer.number(fingerprint), now),
         };
         if waiter.is_counted {
             match comer {
                 Comer::Waiter(before) => self.count(before, -1),
-                Comer::Arrival(place) => {
+                Comer::Arrival { place, .. } => {
                     self.joined += 1;
                     self.own.arrive(part_of(*place), 1);
                     self.untold_arrivals.count(part_of(*place), 1);
@@ -326,7 +359,7 @@ impl Line {
 
     fn position(&self, comer: &Comer) -> Position {
         let position = self.view.position(comer.place());
-        let joined = if matches!(comer, Comer::Arrival(_)) { self.joined } else { 0 };
+        let joined = if matches!(comer, Comer::Arrival { .. }) { self.joined } else { 0 };
         let behind = |position: u64| position.saturating_add(joined);
         Position { low: behind(position.low), estimate: behind(position.estimate), high: behind(position.high) }
     }
@@ -351,7 +384,8 @@ impl Line {
 
     /// Returns the figures of the line.
     pub(crate) fn figures(&self, now: Timestamp) -> LineFigures {
-        let (_, eta) = self.look_up(&Comer::Arrival(Place::of_arrival(now, 999)));
+        let arrived = Place::of_arrival(now, 999);
+        let (_, eta) = self.look_up(&Comer::Arrival { arrived, place: arrived });
         LineFigures {
             view: self.view.clone(),
             is_shared: self.is_shared(now),
@@ -359,6 +393,16 @@ impl Line {
             waits: self.view.waits(now),
             eta,
         }
+    }
+}
+
+/// Returns when a newcomer polls next who gathers for an opening.
+fn while_gathering(opens_in: Duration, random: f64) -> Duration {
+    let (shortest, longest) = POLL_AFTER;
+    if opens_in > longest.mul_f64(1.0 + SPREAD) {
+        (opens_in / 4).clamp(shortest, longest).mul_f64(1.0 + SPREAD * random)
+    } else {
+        opens_in + OPENS_WITHIN.mul_f64(random)
     }
 }
 

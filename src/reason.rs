@@ -50,6 +50,8 @@ pub enum Reason {
     NewcomersPerMinute,
     /// There was no room, `admission.refill` is `after-resume`, and too few seats are free again.
     NotResumed,
+    /// Newcomers gather for an opening.
+    Gathering,
     /// This server has just started, and has not read the fleet's users yet.
     Joining,
     /// The store is away, and `fleet.on_outage` is `closed`.
@@ -87,6 +89,7 @@ impl Reason {
                 "There was no room, and admission.refill is \"after-resume\": nobody is admitted until enough users \
                  have left."
             }
+            Self::Gathering => "Newcomers gather for an opening, and none is admitted before it.",
             Self::Joining => "This server has just started, and has not read the fleet's users yet.",
             Self::OutageClosed => "The store is away, and fleet.on_outage is \"closed\": no newcomer is admitted.",
             Self::OutageSpent => {
@@ -105,6 +108,7 @@ impl Reason {
             Self::NotCalled => "Time: the user should come back with its ticket when Retry-After says.",
             Self::NewcomersPerMinute => "Time, or a larger number: `headcount override auto --newcomers-per-minute N`.",
             Self::NotResumed => "More users must leave, or `headcount override open` must admit everybody.",
+            Self::Gathering => "The opening, or `headcount override open`, which admits everybody.",
             Self::Joining => "A second or two, until this server has read the store.",
             Self::OutageClosed | Self::OutageSpent => {
                 "The store must answer again, or `headcount override open` must admit everybody."

@@ -259,6 +259,8 @@ pub(crate) struct Room {
     /// The newcomers admitted here between the last two successful rounds.
     newcomers_before_read: u64,
     override_: Option<Override>,
+    /// Whether newcomers gather for an opening, so that none gets a seat.
+    gathers: bool,
 }
 
 impl Room {
@@ -282,7 +284,18 @@ impl Room {
             newcomers_since_read: 0,
             newcomers_before_read: 0,
             override_: None,
+            gathers: false,
         }
+    }
+
+    /// Returns whether newcomers gather for an opening.
+    pub(crate) fn gathers(&self) -> bool {
+        self.gathers
+    }
+
+    /// Sets whether newcomers gather for an opening. Then none gets a seat, unless an override admits everybody.
+    pub(crate) fn set_gathers(&mut self, gathers: bool) {
+        self.gathers = gathers;
     }
 
     /// Returns whether an unseen token would be admitted now. `covered` says whether this server covers its window, so
@@ -648,6 +661,9 @@ impl Room {
 
     /// Returns why this server has a free seat, or why not.
     fn free_seat(&self, active_users: f64) -> Result<Reason, Reason> {
+        if self.gathers {
+            return Err(Reason::Gathering);
+        }
         if self.mode == Mode::Throttling && self.settings.refill == Refill::AfterResume {
             return Err(Reason::NotResumed);
         }

@@ -80,6 +80,35 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// The error of a text that is no [`Timestamp`].
+///
+/// ```
+/// use headcount::time::Timestamp;
+/// let error = "tomorrow".parse::<Timestamp>().unwrap_err();
+/// assert_eq!(error.to_string(), "\"tomorrow\" is no date and time in UTC, such as 2026-12-01T18:00:00Z");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no date and time in UTC, such as 2026-12-01T18:00:00Z")]
+pub struct TimestampError(String);
+
+impl std::str::FromStr for Timestamp {
+    type Err = TimestampError;
+
+    /// Parses a date and time of RFC 3339 in UTC.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let time = humantime::parse_rfc3339(text).map_err(|_| TimestampError(text.to_owned()))?;
+        let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).map_err(|_| TimestampError(text.to_owned()))?;
+        Ok(Self(micros(since_epoch)))
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Timestamp {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 impl serde::Serialize for Timestamp {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

@@ -47,13 +47,24 @@ pub(crate) struct PageError {
 }
 
 /// What a page says to a newcomer who waits in the line.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Place {
     pub(crate) position: u64,
     /// The bounds of the expected wait, if it is known.
     pub(crate) wait: Option<(Duration, Duration)>,
     /// The part of the whole wait that has passed, from 0 to 1, if it is known.
     pub(crate) progress: Option<f64>,
+    /// The opening for which the newcomer gathers. Then the position and the wait are not shown.
+    pub(crate) opens: Option<Opens>,
+}
+
+/// An opening that is to come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Opens {
+    /// A date and time in UTC (RFC 3339).
+    pub(crate) at: String,
+    /// Whether the order of the gathered is drawn by lot.
+    pub(crate) by_lot: bool,
 }
 
 impl WaitingPage {
@@ -90,10 +101,12 @@ impl WaitingPage {
                 let expected = "a language that is not built in needs all texts; only direction may be left out";
                 return Err(PageError { key, found, expected });
             }
-            for (field, value) in [("position", &text.position), ("minutes", &text.wait), ("seconds", &text.retry)] {
+            for (field, value) in
+                [("position", &text.position), ("minutes", &text.wait), ("seconds", &text.retry), ("time", &text.opens)]
+            {
                 if !value.contains(&format!("{{{field}}}")) {
                     let found = format!("{} with {value}", text.language);
-                    let expected = "position needs {position}, wait {minutes}, and retry {seconds}";
+                    let expected = "position needs {position}, wait {minutes}, retry {seconds}, and opens {time}";
                     return Err(PageError { key: "line.page.text", found, expected });
                 }
             }
@@ -119,15 +132,17 @@ impl WaitingPage {
     }
 
     /// Returns the page for a newcomer who is to come back after `retry_after`.
-    pub(crate) fn render(&self, language: usize, retry_after: Duration, place: Option<Place>) -> String {
+    pub(crate) fn render(&self, language: usize, retry_after: Duration, place: Option<&Place>) -> String {
+        let opens = place.and_then(|place| place.opens.as_ref());
         let texts = &self.languages[language];
         let seconds = retry_after.as_secs();
         self.template.fill(|field| match field {
             Field::Language => texts.language.clone(),
             Field::Direction if texts.direction.is_empty() => "ltr".to_owned(),
             Field::Direction => texts.direction.clone(),
+            Field::Title if opens.is_some() => escaped(&texts.not_open),
             Field::Title => escaped(&texts.title),
-            Field::Message => escaped(&texts.message),
+            Field::Message => opens.map_or_else(|| escaped(&texts.message), |opens| opens.render(texts)),
             Field::Logo => self.logo.clone(),
             Field::Css => self.css.clone(),
             Field::Line => place.map(|place| place.render(texts)).unwrap_or_default(),
@@ -140,7 +155,11 @@ impl WaitingPage {
 }
 
 impl Place {
-    fn render(self, texts: &PageText) -> String {
+    fn render(&self, texts: &PageText) -> String {
+        if let Some(opens) = &self.opens {
+            let drawn = if opens.by_lot { format!("<p>{}</p>", escaped(&texts.drawn)) } else { String::new() };
+            return format!("<div role=\"status\">\n{drawn}\n</div>");
+        }
         let position = escaped(&texts.position).replace("{position}", &self.position.to_string());
         let wait = match self.wait {
             Some(bounds) => {
@@ -154,6 +173,15 @@ impl Place {
         });
         let progress = progress.unwrap_or_default();
         format!("<div role=\"status\">\n<p>{position}</p>\n<p>{wait}</p>{progress}\n</div>")
+    }
+}
+
+impl Opens {
+    /// Returns the time of the opening in a sentence. The page's script shows it in the reader's time zone.
+    fn render(&self, texts: &PageText) -> String {
+        let shown = self.at.replace('T', " ").replace('Z', " UTC");
+        let time = format!("<time datetime=\"{}\">{shown}</time>", self.at);
+        escaped(&texts.opens).replace("{time}", &time)
     }
 }
 
@@ -194,7 +222,9 @@ mod tests {
     fn text(language: &str) -> PageText {
         let texts = [("title", "T"), ("message", "M"), ("position", "{position}"), ("wait", "{minutes}")];
         let more = [("wait_unknown", "U"), ("progress", "P"), ("retry", "{seconds}"), ("language", language)];
-        let table: toml::Table = texts.into_iter().chain(more).map(|(key, text)| (key.into(), text.into())).collect();
+        let opening = [("not_open", "N"), ("opens", "{time}"), ("drawn", "D")];
+        let table: toml::Table =
+            texts.into_iter().chain(more).chain(opening).map(|(key, text)| (key.into(), text.into())).collect();
         table.try_into().unwrap()
     }
 
@@ -203,17 +233,27 @@ mod tests {
         let page = page(PageStyle::default());
         let languages: Vec<_> = page.languages.iter().map(|text| text.language.as_str()).collect();
         assert_eq!(languages, ["en", "de", "es", "zh", "ja"]);
-        let place = Place { position: 1234, wait: Some((90 * SECOND, 300 * SECOND)), progress: Some(0.25) };
+        let wait = Some((90 * SECOND, 300 * SECOND));
+        let place = Place { position: 1234, wait, progress: Some(0.25), opens: None };
         for (language, name) in languages.into_iter().enumerate() {
-            let html = page.render(language, 17 * SECOND, Some(place));
+            let html = page.render(language, 17 * SECOND, Some(&place));
             for part in ["1234", "2–5", "value=\"25\"", "<span id=\"seconds\">17</span>", "role=\"status\""] {
                 assert!(html.contains(part), "{part} is not in {html}");
             }
             assert!(html.starts_with(&format!("<!doctype html>\n<html lang=\"{name}\" dir=\"ltr\">")));
             assert!(!html.contains("{line}") && !html.contains("{position}"), "{html}");
-            let unknown = page.render(language, SECOND, Some(Place { wait: None, progress: None, ..place }));
+            let unknown = page.render(language, SECOND, Some(&Place { wait: None, progress: None, ..place.clone() }));
             assert!(!unknown.contains("<progress") && unknown.contains(&page.languages[language].wait_unknown));
             assert!(!page.render(language, SECOND, None).contains("status"));
+            for by_lot in [false, true] {
+                let opens = Some(Opens { at: "2026-12-01T18:00:00Z".into(), by_lot });
+                let html = page.render(language, SECOND, Some(&Place { opens, ..place.clone() }));
+                let texts = &page.languages[language];
+                let time = "<time datetime=\"2026-12-01T18:00:00Z\">2026-12-01 18:00:00 UTC</time>";
+                assert!(html.contains(time) && html.contains(&texts.not_open) && !html.contains("1234"), "{html}");
+                assert_eq!(html.contains(&texts.drawn), by_lot);
+                assert!(!html.contains("{time}") && !html.contains(&texts.title), "{html}");
+            }
         }
     }
 

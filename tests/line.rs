@@ -11,9 +11,11 @@ use axum::http::{HeaderMap, Request};
 use axum::routing::get;
 use headcount::config::Carrier;
 use headcount::time::{Clock, ManualClock, Timestamp};
-use headcount::{Builder, FilterStore, Headcount, LineStatus, MemoryStore, Worker};
+use headcount::{Builder, FilterStore, Headcount, LineStatus, MemoryStore, OpeningOrder, OpeningState, Worker};
+use hmac::{Hmac, KeyInit, Mac};
 use node::{Node, settle};
-use std::collections::BinaryHeap;
+use sha2::{Digest, Sha256};
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use support::{Redis, Server, wait_for};
@@ -193,27 +195,38 @@ struct Fleet<S> {
     clients: BinaryHeap<Client>,
     /// When each client came and when it got in.
     served: Vec<(u64, u64)>,
+    /// The names of these clients.
+    names: Vec<usize>,
+    /// What each client draws with at an opening.
+    entries: HashMap<usize, String>,
     beats: u64,
 }
 
 impl<S: FilterStore> Fleet<S> {
     async fn start(servers: usize, clock: Arc<ManualClock>, store: impl Fn() -> S, seed: u64) -> Self {
+        Self::start_with(servers, clock, store, seed, |builder| builder.newcomers_per_minute(600)).await
+    }
+
+    async fn start_with(
+        servers: usize,
+        clock: Arc<ManualClock>,
+        store: impl Fn() -> S,
+        seed: u64,
+        configure: impl Fn(Builder) -> Builder,
+    ) -> Self {
         let start = |place: u64| {
             let seed = 100 * seed + place;
             Node::start(store(), &clock, |builder| {
-                builder
-                    .seed(seed)
-                    .max_active_users(10_000)
-                    .line(Carrier::Header)
-                    .newcomers_per_minute(600)
-                    .refusal_delay(Duration::ZERO)
+                let builder = builder.seed(seed).max_active_users(10_000).line(Carrier::Header);
+                configure(builder.refusal_delay(Duration::ZERO))
             })
         };
         let mut nodes: Vec<_> = (0..servers as u64).map(start).collect();
         settle(&mut nodes).await;
         let apps = nodes.iter().map(|node| app(&node.headcount)).collect();
         let rng = fastrand::Rng::with_seed(seed);
-        Self { nodes, apps, clock, rng, clients: BinaryHeap::new(), served: Vec::new(), beats: 0 }
+        let (names, entries, clients) = (Vec::new(), HashMap::new(), BinaryHeap::new());
+        Self { nodes, apps, clock, rng, clients, served: Vec::new(), names, entries, beats: 0 }
     }
 
     fn now(&self) -> u64 {
@@ -261,10 +274,15 @@ impl<S: FilterStore> Fleet<S> {
         if answer.status == 200 {
             if !client.loses {
                 self.served.push((client.came, self.now()));
+                self.names.push(client.name);
             }
             return;
         }
         assert_eq!(answer.status, 429);
+        if let Some(entry) = answer.json()["opening"]["entry"].as_str() {
+            let before = self.entries.insert(client.name, entry.to_owned());
+            assert!(before.is_none_or(|before| before == entry), "a user draws once");
+        }
         client.ticket = (!client.loses).then(|| answer.header("x-headcount-ticket").to_owned());
         client.polls = self.now() + 1000 * answer.retry_after();
         self.clients.push(client);
@@ -304,6 +322,69 @@ async fn waiters_at_several_servers_have_one_line() {
         println!("{servers} servers, {loses} lose their tickets: {} served, τ {tau:.3}, {line:?}", fleet.served.len());
         assert!(tau >= 0.95, "{servers} servers: τ {tau:.3}");
         assert!(fleet.served.len() as f64 > 3400.0 * (1.0 - loses), "{} served", fleet.served.len());
+    }
+}
+
+fn bytes(hexadecimal: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&hexadecimal[at..at + 2], 16).unwrap();
+    (0..hexadecimal.len()).step_by(2).map(byte).collect()
+}
+
+/// The order in which the seed of a lottery lets a client come in, as everybody can compute it.
+fn drawn(seed: &str, entry: &str) -> u64 {
+    let mut mac = Hmac::<Sha256>::new_from_slice(&bytes(seed)).unwrap();
+    mac.update(&bytes(entry));
+    u64::from_be_bytes(mac.finalize().into_bytes()[..8].try_into().unwrap())
+}
+
+/// 3,600 clients gather for a minute at five servers, and ten seats a second are there from the opening on.
+#[tokio::test]
+async fn at_an_opening_the_gathered_come_in_by_lot_or_by_arrival_and_nobody_before() {
+    const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+    for order in [OpeningOrder::Lottery, OpeningOrder::Arrival] {
+        let clock = Arc::new(ManualClock::starting_at(NOON));
+        let store = MemoryStore::with_clock(Arc::clone(&clock));
+        let opens = NOON.plus(Duration::from_secs(120));
+        let configure = |builder: Builder| {
+            let builder = builder.newcomers_per_minute(600);
+            builder.opening(opens, Duration::from_secs(60), order)
+        };
+        let mut fleet = Fleet::start_with(5, Arc::clone(&clock), || store.clone(), 4, configure).await;
+        let opening = |fleet: &Fleet<_>| {
+            fleet.nodes.iter().map(|node| node.headcount.status().line.unwrap().openings[0].clone()).collect::<Vec<_>>()
+        };
+        assert!(opening(&fleet).iter().all(|opening| opening.state == OpeningState::Announced));
+        assert_eq!(asks(&fleet.apps[0], "early", &[]).await.status, 200, "she comes before the gathering");
+        fleet.pass(opens.since(clock.wall()) - Duration::from_secs(59)).await;
+        fleet.arrive(3600, Duration::from_secs(50), 0.1);
+        fleet.pass(opens.since(clock.wall()) - Duration::from_secs(2)).await;
+        let before = opening(&fleet);
+        assert!(before.iter().all(|opening| opening.state == OpeningState::Gathering && opening.seed.is_none()));
+        assert_eq!(asks(&fleet.apps[1], "early", &[]).await.status, 200, "she is active");
+        assert_eq!(fleet.served.len(), 0, "nobody is admitted before the opening");
+        let waiting = fleet.nodes[0].headcount.status().line.unwrap().waiting;
+        assert!((3150..3900).contains(&waiting), "{waiting} gathered");
+        fleet.pass(opens.since(clock.wall()) + Duration::from_millis(1000)).await;
+        assert!(opening(&fleet).iter().all(|opening| opening.state == OpeningState::Open));
+        // Some come after it.
+        fleet.arrive(300, Duration::from_secs(30), 0.0);
+        fleet.pass(Duration::from_secs(420)).await;
+        let seed = opening(&fleet)[0].seed.clone();
+        let opened = opens.as_millis();
+        let first = fleet.served.iter().map(|(_, served)| *served).min().unwrap();
+        assert!((opened..opened + 2000).contains(&first), "the first one came {} ms after it", first - opened);
+        let order_of = |name: usize| seed.as_ref().map(|seed| drawn(seed, &fleet.entries[&name]));
+        let gathered: Vec<_> = fleet.served.iter().zip(&fleet.names).filter(|((came, _), _)| *came < opened).collect();
+        let places: Vec<_> =
+            gathered.iter().map(|((came, served), name)| (order_of(**name).unwrap_or(*came), *served)).collect();
+        let tau = kendall(&places);
+        let late: Vec<_> = fleet.served.iter().filter(|(came, _)| *came > opened).collect();
+        println!("{order:?}: {} gathered and {} late came in, τ {tau:.3}", gathered.len(), late.len());
+        assert!(gathered.len() > 3100 && tau >= 0.95, "{order:?}: {} came in, τ {tau:.3}", gathered.len());
+        let mut times: Vec<_> = gathered.iter().map(|((_, served), _)| *served).collect();
+        times.sort_unstable();
+        let nine_tenths = times[9 * times.len() / 10];
+        assert!(late.iter().all(|(_, served)| *served > nine_tenths), "who came late stands behind the gathered");
     }
 }
 
@@ -379,4 +460,58 @@ fn real_servers_on_one_redis_have_one_line() {
         let line = servers[0].status()["line"].clone();
         (line["is_shared"] == true && line["mark"].as_str() >= Some(&mark)).then_some(())
     });
+}
+
+/// Real servers on a real Redis gather newcomers, and open in the second that the configuration says.
+#[test]
+#[allow(clippy::disallowed_methods)] // Real servers are asked in real time.
+fn real_servers_open_in_time_and_admit_nobody_before() {
+    let redis = Redis::start();
+    let state = tempfile::tempdir().unwrap();
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let opens = Timestamp::from_millis(1000 * (now() / 1000) + 12_000);
+    let config = state.path().join("headcount.toml");
+    let text = format!(
+        "redis.url = \"{}\"\nadmission.max_active_users = 1000\nadmission.refusal_delay = \"0s\"\nline.enabled = true\n\
+         token.secret = \"the key of the whole fleet\"\n[[opening]]\nat = \"{opens}\"\ngather = \"5s\"\norder = \"lottery\"\n",
+        redis.url()
+    );
+    std::fs::write(&config, text).unwrap();
+    let servers = [0, 1].map(|_| Server::start(state.path(), &["--config", config.to_str().unwrap()], &[]));
+    wait_for("both servers to lease seats", || {
+        servers.iter().all(|server| server.status()["sync"]["leases_seats"] == true).then_some(())
+    });
+    assert!(now() < opens.as_millis() - 5000, "the servers took too long to start");
+    assert_eq!(checks(&servers[0], "early", None).status, 200);
+    let gathers_from = opens.as_millis() - 5000;
+    std::thread::sleep(Duration::from_millis((gathers_from + 200).saturating_sub(now())));
+    let mut told = String::new();
+    for (place, server) in servers.iter().enumerate() {
+        let token = format!("newcomer-{place}");
+        let mut ticket: Option<String> = None;
+        let admitted = wait_for("the opening", || {
+            let answer = checks(server, &token, ticket.as_deref());
+            if answer.status == 200 {
+                return Some(now());
+            }
+            let problem = answer.json();
+            if now() < opens.as_millis() {
+                assert_eq!((answer.status, &problem["type"]), (429, &"urn:headcount:not-open".into()), "{problem}");
+                assert_eq!(problem["opening"]["at"], opens.to_string());
+                assert_eq!(problem["opening"]["seed"], serde_json::Value::Null, "it is not told before the opening");
+                assert_eq!(checks(server, "early", None).status, 200, "an active user carries on");
+                told = problem["opening"]["seed_hash"].as_str().unwrap().to_owned();
+            }
+            ticket.get_or_insert(answer.header("x-headcount-ticket").to_owned());
+            std::thread::sleep(Duration::from_millis(50));
+            None
+        });
+        let after = admitted as i64 - opens.as_millis() as i64;
+        println!("admitted {after} ms after the opening");
+        // The second server is asked after the first one has admitted somebody.
+        assert!((0..1000).contains(&after), "admitted {after} ms after the opening");
+    }
+    let opening = servers[0].status()["line"]["openings"][0].clone();
+    let hash = Sha256::digest(bytes(opening["seed"].as_str().unwrap()));
+    assert_eq!((&opening["state"], bytes(&told)), (&"open".into(), hash.to_vec()));
 }

@@ -116,8 +116,9 @@ fn asks_redis(
         call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
         call.arg(&log.new_id);
     }
-    if let Some(LineRequest { changes, arrivals, served, mark, epoch }) = line {
+    if let Some(LineRequest { changes, arrivals, served, mark, epoch, gathers }) = line {
         call.key(&keys[2]).arg(*served).arg(*mark).arg(*epoch).arg(changes.len()).arg(arrivals.len());
+        call.arg(u8::from(*gathers));
         call.key(format!("{}:arrivals", keys[2]));
         for epoch in epoch - 1..epoch + 8 {
             call.key(format!("{}:{epoch}", keys[2]));
@@ -159,7 +160,7 @@ fn of_a_line(now: Timestamp, rng: &mut fastrand::Rng) -> LineRequest {
     let changes = (0..rng.usize(..6)).map(|_| change(rng)).filter(|change| change.by != 0).collect();
     let arrivals = (0..rng.usize(..4)).map(|_| (64 * bin + 64 - rng.u64(..256), rng.u64(1..5))).collect();
     let mark = if rng.u8(..) < 20 { now.as_micros() - 30_000_000 + rng.u64(..40_000_000) } else { 0 };
-    LineRequest { changes, arrivals, served: rng.u64(..3), mark, epoch }
+    LineRequest { changes, arrivals, served: rng.u64(..3), mark, epoch, gathers: rng.u8(..) < 20 }
 }
 
 #[test]
@@ -306,7 +307,7 @@ fn what_no_server_has_written_into_a_line_fails_no_beat() {
             let bin = Some((start.as_micros() >> 23) - 1);
             let changes = vec![LineChange { epoch: epoch + 1, bin, by: 1 }];
             let arrivals = vec![(64 * ((start.as_micros() >> 23) - 1), 1)];
-            let line = LineRequest { changes, arrivals, served: 0, mark: 0, epoch };
+            let line = LineRequest { changes, arrivals, served: 0, mark: 0, epoch, gathers: false };
             let keys = ["seats".into(), "log".into(), "line".into()];
             let now = start.plus(Duration::from_millis(250 * number));
             last = asks_redis(&mut connection, &script, &keys, "a", (&ask, None, Some(&line)), now).1;

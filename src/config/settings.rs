@@ -3,12 +3,14 @@
 #[cfg(feature = "jwt")]
 use super::Unverified;
 use super::window::MIN_CAPACITY;
-use super::{AppliesTo, Carrier, Config, ConfigError, Enforcement, Limit, MissingToken, NewsEvery, RetryAfter};
+use super::{
+    AppliesTo, Carrier, Config, ConfigError, Enforcement, Limit, MissingToken, NewsEvery, Opening, RetryAfter,
+};
 #[cfg(feature = "tower")]
 use super::{Routes, TrustedProxies};
 use crate::bloom::Shape;
 use crate::fingerprint::FingerprintKey;
-use crate::line::Tickets;
+use crate::line::{Openings, Tickets};
 use crate::pass::Passes;
 use crate::room::RoomSettings;
 #[cfg(feature = "tower")]
@@ -50,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) pass: Option<super::Pass>,
     /// The issuer of tickets, and how they are sent, if newcomers wait in a line.
     pub(crate) line: Option<(Tickets, Carrier)>,
+    pub(crate) openings: Openings,
     #[cfg(feature = "tower")]
     pub(crate) waiting_page: std::sync::Arc<crate::waiting_page::WaitingPage>,
     /// A hash of everything that servers must share to merge their filters: format, shape, window and key.
@@ -112,6 +115,7 @@ impl Config {
         let pass_issuer = has_passes.then(|| Passes::new(&key, &earlier_keys, &fleet.namespace, slot_length, slots));
         let tickets = || Tickets::new(&key, &earlier_keys, &fleet.namespace);
         let line = self.line.enabled.then(|| (tickets(), self.line.carry.clone()));
+        let openings = Opening::check_all(self, &key, &fleet.namespace)?;
         Limit::check_all(self)?;
         #[cfg(feature = "jwt")]
         let jwt = match &self.token.jwt {
@@ -156,6 +160,7 @@ impl Config {
             earlier_keys,
             pass_issuer,
             line,
+            openings,
             #[cfg(feature = "tower")]
             waiting_page: std::sync::Arc::new(self.line.page.check()?),
             #[cfg(feature = "tower")]

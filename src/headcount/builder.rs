@@ -7,6 +7,7 @@ use crate::config::{
     self, Carrier, Config, ConfigError, Enforcement, MissingToken, RetryAfter, Route, RouteClass, Secret, Settings,
 };
 use crate::fingerprint::{Fingerprint, FingerprintKey, MIN_KEY_BYTES};
+use crate::line::OpeningOrder;
 use crate::ring::Ring;
 use crate::ring::codec::{Codec, Covers};
 use crate::room::{FleetLink, OnOutage, Refill, Room, Sharing};
@@ -292,6 +293,13 @@ impl Builder {
     pub fn line(mut self, carrier: Carrier) -> Self {
         self.config.line.enabled = true;
         self.config.line.carry = carrier;
+        self
+    }
+
+    /// Adds an opening: from `gather` before `at`, no newcomer is admitted, and each gets a place in the line. From `at`
+    /// on, they are called in this order. Needs [`line`](Self::line).
+    pub fn opening(mut self, at: Timestamp, gather: Duration, order: OpeningOrder) -> Self {
+        self.config.opening.push(config::Opening { at, gather, order });
         self
     }
 

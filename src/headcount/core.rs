@@ -182,7 +182,8 @@ impl Core {
             line: LineState::new(),
             settings,
         };
-        core.change(|_| ());
+        let gathers = core.settings.openings.gathering(now).is_some();
+        core.change(|state| state.room.set_gathers(gathers));
         core
     }
 

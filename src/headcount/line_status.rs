@@ -1,7 +1,7 @@
 //! What operators see of the line.
 
 use super::Core;
-use crate::line::{LineFigures, LineView};
+use crate::line::{LineFigures, LineView, Opening, OpeningOrder};
 use crate::time::Timestamp;
 use serde::Serialize;
 
@@ -43,6 +43,79 @@ pub struct LineStatus {
     pub estimated_wait_seconds: Option<u64>,
     /// The tickets checked, by result.
     pub tickets: TicketChecks,
+    /// The openings to come, and the last one.
+    pub openings: Vec<OpeningStatus>,
+}
+
+/// An opening: newcomers gather before it, and are called from then on.
+///
+/// ```
+/// use headcount::{Builder, Config, OpeningState};
+/// let config: Config = toml::from_str(r#"
+///     admission.max_active_users = 20_000
+///     line.enabled = true
+///
+///     [[opening]]
+///     at = "2000-01-01T00:00:00Z"
+/// "#)?;
+/// let (headcount, _worker) = Builder::from(config).build()?;
+/// assert_eq!(headcount.status().line.unwrap().openings[0].state, OpeningState::Open);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OpeningStatus {
+    /// The time of the opening.
+    pub at: Timestamp,
+    /// When newcomers begin to gather.
+    pub gathers_from: Timestamp,
+    /// By what the gathered are ordered.
+    pub order: OpeningOrder,
+    /// What happens now.
+    pub state: OpeningState,
+    /// In a lottery, from the gathering on: the SHA-256 hash of the seed, in hexadecimal.
+    pub seed_hash: Option<String>,
+    /// In a lottery, from the opening on: the seed, in hexadecimal.
+    pub seed: Option<String>,
+}
+
+/// What happens at an opening.
+///
+/// ```
+/// use headcount::OpeningState;
+/// assert_ne!(OpeningState::Announced, OpeningState::Gathering);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum OpeningState {
+    /// Newcomers do not gather yet.
+    Announced,
+    /// Newcomers gather, and none is admitted.
+    Gathering,
+    /// Newcomers are admitted.
+    Open,
+}
+
+impl OpeningStatus {
+    fn of(opening: &Opening, now: Timestamp) -> Self {
+        let state = if now >= opening.opens {
+            OpeningState::Open
+        } else if opening.gathers(now) {
+            OpeningState::Gathering
+        } else {
+            OpeningState::Announced
+        };
+        Self {
+            at: opening.opens,
+            gathers_from: opening.gathers_from,
+            order: opening.order,
+            state,
+            seed_hash: opening.seed_hash().filter(|_| state != OpeningState::Announced),
+            seed: opening.seed(now),
+        }
+    }
 }
 
 /// The number of tickets checked since the start, by result. A ticket is checked only if this server has not seen the
@@ -72,6 +145,7 @@ impl LineStatus {
         let LineFigures { view, is_shared, served_per_second, waits, eta } = core.line_figures()?;
         let LineView { mark, called, waiting, served, left, .. } = view;
         let [valid, expired, forged] = core.ticket_checks();
+        let now = core.time.now();
         Some(Self {
             is_shared,
             waiting,
@@ -84,6 +158,13 @@ impl LineStatus {
             median_wait_seconds: waits.map(|(_, median)| median.as_secs()),
             estimated_wait_seconds: eta.map(|eta| eta.estimate.as_secs()),
             tickets: TicketChecks { valid, expired, forged },
+            openings: core
+                .settings
+                .openings
+                .last_and_next(now)
+                .iter()
+                .map(|opening| OpeningStatus::of(opening, now))
+                .collect(),
         })
     }
 }

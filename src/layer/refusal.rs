@@ -6,6 +6,7 @@ use super::quota::{Quotas, whole_seconds};
 use super::request::RequestInfo;
 use super::waiting::Waiting;
 use crate::headcount::{Decision, Headcount};
+use crate::line::Gathered;
 use crate::room::Mode;
 use crate::token_source::InvalidToken;
 use crate::waiting_page::{Place, WaitingPage};
@@ -32,6 +33,8 @@ const EXPOSED: &str = concat!(
 /// The problem type of a refusal for lack of room, and its title.
 const NO_ROOM: &str = "urn:headcount:no-room";
 const TOO_MANY: &str = "Too many active users";
+/// The problem type of a refusal before an opening.
+const NOT_OPEN: &str = "urn:headcount:not-open";
 /// The problem type of draft-ietf-httpapi-ratelimit-headers.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
@@ -232,9 +235,15 @@ impl Refusal {
             }
             Reason::Waits(waiting) => {
                 let retry = retry.unwrap_or_default();
-                let detail = format!("You are in the line. Come back in {retry} seconds, and show your ticket.");
-                let members = waiting.members();
-                (NO_ROOM, TOO_MANY, detail, format!("{members},\"retry_after\":{retry}"))
+                let come_back = format!("Come back in {retry} seconds, and show your ticket.");
+                let members = format!("{},\"retry_after\":{retry}", waiting.members());
+                match waiting.not_open_yet() {
+                    Some(Gathered { opens, .. }) => {
+                        let detail = format!("Newcomers are admitted from {opens} on. {come_back}");
+                        (NOT_OPEN, "Not open yet", detail, members)
+                    }
+                    None => (NO_ROOM, TOO_MANY, format!("You are in the line. {come_back}"), members),
+                }
             }
             Reason::Limited(limited) => {
                 let detail = self.limited_because(limited);
@@ -260,10 +269,10 @@ impl Refusal {
     }
 
     fn page(&self, page: &WaitingPage, language: usize) -> String {
-        let render = |place: Option<Place>| page.render(language, self.retry_after().unwrap_or_default(), place);
+        let render = |place: Option<&Place>| page.render(language, self.retry_after().unwrap_or_default(), place);
         match &self.reason {
             Reason::NoRoom { .. } => render(None),
-            Reason::Waits(waiting) => render(Some(waiting.place())),
+            Reason::Waits(waiting) => render(Some(&waiting.place())),
             Reason::Limited(limited) => format!(
                 "<!doctype html><meta charset=utf-8><title>Too many requests</title><p>{}\n",
                 self.limited_because(limited)

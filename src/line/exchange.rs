@@ -7,7 +7,7 @@
 /// use headcount::round::{LineChange, LineRequest};
 /// let arrived = LineChange { epoch: 107_288_361, bin: Some(214_576_718), by: 1 };
 /// let arrivals = vec![(13_732_909_969, 1)];
-/// let request = LineRequest { changes: vec![arrived], arrivals, served: 0, mark: 0, epoch: 107_288_358 };
+/// let request = LineRequest { changes: vec![arrived], arrivals, served: 0, mark: 0, epoch: 107_288_358, gathers: false };
 /// assert!(request.changes[0].epoch > request.epoch);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct LineRequest {
     pub mark: u64,
     /// The epoch of this server's time.
     pub epoch: u64,
+    /// Whether newcomers gather for an opening. Then nobody is called.
+    pub gathers: bool,
 }
 
 /// A change of one count. Each waiter is counted in the *bin* of its arrival and in the *epoch* until which it counts.

@@ -1,11 +1,11 @@
 //! What a refused newcomer learns of the line.
 
-use super::{Eta, Position, Ticket, Wait};
+use super::{Eta, Gathered, Position, Ticket, Wait};
 use std::time::Duration;
 
 /// The place of a newcomer who waits in the line, as [`Headcount::admit_in_line`](crate::Headcount::admit_in_line)
 /// returns it. The numbers are estimates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InLine {
     /// The ticket that holds the place. The client keeps it, and shows it with its next request.
@@ -25,10 +25,12 @@ pub struct InLine {
     pub retry_after: Duration,
     /// For how long the ticket is valid without a request.
     pub valid_for: Duration,
+    /// The opening for which the newcomer gathers, or has gathered.
+    pub gathered: Option<Gathered>,
 }
 
 impl InLine {
-    pub(crate) fn new(ticket: Ticket, wait: &Wait) -> Self {
+    pub(crate) fn new(ticket: Ticket, wait: &Wait, gathered: Option<Gathered>) -> Self {
         let Wait { waiter, retry_after, position, eta } = *wait;
         let Position { low, estimate, high } = position;
         Self {
@@ -40,6 +42,7 @@ impl InLine {
             estimated_wait_range: eta.map(|Eta { low, high, .. }| (low, high)),
             retry_after,
             valid_for: waiter.valid_for(),
+            gathered,
         }
     }
 }

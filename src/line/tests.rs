@@ -1,12 +1,19 @@
 //! Lines that are played through: waiters arrive, poll when they are told to, and take seats.
 
 use super::*;
+
+/// A newcomer who arrives without a ticket.
+fn arrival(place: Place) -> Comer {
+    Comer::Arrival { arrived: place, place }
+}
+
 use crate::fingerprint::Fingerprint;
 use std::collections::BinaryHeap;
 
 const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const ALICE: Fingerprint = Fingerprint(1 << 60);
-const UNKNOWN: WhileUnknown = WhileUnknown { each: Duration::from_millis(100), longest: Duration::from_secs(30) };
+const UNKNOWN: WhileUnknown =
+    WhileUnknown { each: Duration::from_millis(100), longest: Duration::from_secs(30), opens_in: None };
 const ADVANCED_EVERY: u64 = 250; // ms
 
 fn seats(free: u64) -> Seats {
@@ -111,7 +118,7 @@ impl Play {
         self.polls += 1;
         let comer = match client.ticket {
             Some(waiter) => Comer::Waiter(waiter),
-            None => Comer::Arrival(Place::of_arrival(at(now), self.rng.u16(..))),
+            None => arrival(Place::of_arrival(at(now), self.rng.u16(..))),
         };
         let is_called = self.line.called_to().is_none_or(|mark| comer.place().rank() <= mark);
         if is_called && self.free >= 1.0 {
@@ -271,17 +278,17 @@ fn half_of_the_line_leaves_and_the_others_still_get_the_seats() {
 #[test]
 fn a_line_is_open_when_nobody_waits_and_forms_with_the_first_refusal() {
     let mut line = Line::default();
-    let arrival = |millis| Comer::Arrival(Place::of_arrival(at(millis), 500));
+    let arrival_at = |millis| arrival(Place::of_arrival(at(millis), 500));
     line.advance(seats(0), at(0));
     assert_eq!(line.called_to(), None);
-    let wait = line.refuse(&arrival(0), Fingerprint(10 << 16), at(0), UNKNOWN, 0.0);
+    let wait = line.refuse(&arrival_at(0), Fingerprint(10 << 16), at(0), UNKNOWN, 0.0);
     assert_eq!((wait.position.estimate, wait.eta, wait.retry_after), (1, None, Duration::from_secs(5)));
-    assert!(line.called_to().unwrap() < arrival(0).place().rank());
+    assert!(line.called_to().unwrap() < arrival_at(0).place().rank());
     line.advance(seats(1), at(250));
-    assert!(line.called_to().unwrap() >= arrival(0).place().rank(), "he is called");
+    assert!(line.called_to().unwrap() >= arrival_at(0).place().rank(), "he is called");
     line.advance(seats(2), at(500));
     assert_eq!(line.called_to(), None, "more seats than waiters");
-    line.refuse(&arrival(1), Fingerprint(11 << 16), at(600), UNKNOWN, 0.0);
+    line.refuse(&arrival_at(1), Fingerprint(11 << 16), at(600), UNKNOWN, 0.0);
     line.serve(&wait.waiter);
     line.advance(seats(0), at(750));
     let LineView { waiting, served, .. } = line.figures(at(750)).view;
@@ -295,10 +302,10 @@ fn a_line_is_open_when_nobody_waits_and_forms_with_the_first_refusal() {
 fn a_poll_before_its_time_changes_nothing() {
     let mut line = Line::default();
     for other in 0..300 {
-        line.refuse(&Comer::Arrival(Place(at(0).as_micros() + other)), Fingerprint(other << 16), at(0), UNKNOWN, 0.0);
+        line.refuse(&arrival(Place(at(0).as_micros() + other)), Fingerprint(other << 16), at(0), UNKNOWN, 0.0);
     }
     let place = Place::of_arrival(at(0), 900);
-    let first = line.refuse(&Comer::Arrival(place), ALICE, at(0), UNKNOWN, 0.0);
+    let first = line.refuse(&arrival(place), ALICE, at(0), UNKNOWN, 0.0);
     assert_eq!((first.position.estimate, first.retry_after), (301, UNKNOWN.longest));
     for poll in 1..15 {
         let again = line.refuse(&Comer::Waiter(first.waiter), ALICE, at(1000 * poll), UNKNOWN, 0.5);
@@ -318,11 +325,22 @@ fn hostile_places_and_times_overflow_nothing() {
     let mut line = Line::default();
     for place in [0, 1, NOON.as_micros(), u64::MAX >> 13, u64::MAX] {
         for now in [0, 1, NOON.as_micros(), u64::MAX] {
-            let waiter =
-                Waiter { place: Place(place), polled_after: u32::MAX, retry_after: u16::MAX, is_counted: true };
+            let waiter = Waiter {
+                arrived: Place(place),
+                place: Place(place),
+                polled_after: u32::MAX,
+                retry_after: u16::MAX,
+                is_counted: true,
+            };
             let now = Timestamp::from_micros(now);
-            for comer in [Comer::Arrival(Place(place)), Comer::Waiter(waiter)] {
-                line.refuse(&comer, ALICE, now, WhileUnknown { each: Duration::MAX, longest: Duration::MAX }, 1.0);
+            for comer in [arrival(Place(place)), Comer::Waiter(waiter)] {
+                line.refuse(
+                    &comer,
+                    ALICE,
+                    now,
+                    WhileUnknown { each: Duration::MAX, longest: Duration::MAX, opens_in: None },
+                    1.0,
+                );
                 line.serve(&waiter);
                 line.advance(Seats { free: u64::MAX >> 1, soon: u64::MAX >> 1 }, now);
                 line.advance(seats(1), now);
@@ -341,7 +359,7 @@ fn one_who_asks_again_and_again_counts_once() {
     };
     let mut tickets = Vec::new();
     for millis in 0..1000 {
-        let arrival = Comer::Arrival(Place::of_arrival(at(millis), 5));
+        let arrival = arrival(Place::of_arrival(at(millis), 5));
         tickets.push(line.refuse(&arrival, ALICE, at(millis), UNKNOWN, 0.5).waiter);
     }
     assert_eq!(waiting(&mut line, 1000), 1, "without a ticket");
@@ -351,7 +369,7 @@ fn one_who_asks_again_and_again_counts_once() {
     }
     assert_eq!(waiting(&mut line, 7000), 1, "with the same ticket");
     // All the tickets, as if the client were many. No one else is taken out for them.
-    line.refuse(&Comer::Arrival(Place::of_arrival(at(7000), 5)), Fingerprint(9 << 16), at(7000), UNKNOWN, 0.5);
+    line.refuse(&arrival(Place::of_arrival(at(7000), 5)), Fingerprint(9 << 16), at(7000), UNKNOWN, 0.5);
     tickets[1..].iter().for_each(|ticket| _ = line.refuse(&Comer::Waiter(*ticket), ALICE, at(8000), UNKNOWN, 0.5));
     assert_eq!(waiting(&mut line, 8000), 2);
     tickets[1..].iter().for_each(|ticket| line.serve(ticket));

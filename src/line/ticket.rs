@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 1 | the format, 1 |
 //! | 1 | the class, 0; 128 more if the line does not count this ticket |
-//! | 8 | the place: the arrival in microseconds of fleet time, whose last three digits are random; big-endian |
+//! | 8 | the arrival in microseconds of fleet time, whose last three digits are random; big-endian |
 //! | 4 | the last poll, in seconds since the arrival, rounded down; big-endian |
 //! | 2 | the time to wait after the last poll, in seconds; big-endian |
 //! | 16 | the first half of HMAC-SHA256 (RFC 2104) over all this, the fingerprint and the namespace |
@@ -88,7 +88,7 @@ impl Tickets {
     pub(crate) fn issue(&self, waiter: &Waiter, fingerprint: Fingerprint) -> Ticket {
         let mut bytes = [0; BYTES];
         bytes[..2].copy_from_slice(&[FORMAT, if waiter.is_counted { CLASS } else { CLASS | UNCOUNTED }]);
-        bytes[2..10].copy_from_slice(&waiter.place.0.to_be_bytes());
+        bytes[2..10].copy_from_slice(&waiter.arrived.0.to_be_bytes());
         bytes[10..14].copy_from_slice(&waiter.polled_after.to_be_bytes());
         bytes[14..16].copy_from_slice(&waiter.retry_after.to_be_bytes());
         let mac = self.0.sign(&bytes[..HEAD_BYTES], fingerprint);
@@ -127,6 +127,7 @@ fn decode(ticket: &[u8]) -> Option<([u8; BYTES], Waiter)> {
     }
     let number = |from: usize, to: usize| bytes[from..to].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
     let waiter = Waiter {
+        arrived: Place(number(2, 10)),
         place: Place(number(2, 10)),
         polled_after: number(10, 14) as u32,
         retry_after: number(14, 16) as u16,
@@ -161,8 +162,9 @@ mod tests {
     use super::*;
 
     const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+    const ARRIVED: Place = Place(NOON.as_micros() + 123);
     const ALICE: Waiter =
-        Waiter { place: Place(NOON.as_micros() + 123), polled_after: 40, retry_after: 17, is_counted: true };
+        Waiter { arrived: ARRIVED, place: ARRIVED, polled_after: 40, retry_after: 17, is_counted: true };
 
     fn key(secret: &str) -> FingerprintKey {
         FingerprintKey::new(secret.as_bytes()).unwrap()

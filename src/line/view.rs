@@ -39,6 +39,14 @@ pub(crate) struct Position {
     pub(crate) high: u64,
 }
 
+impl Position {
+    /// Returns any position behind none to all of those who wait.
+    pub(super) fn somewhere(waiting: u64) -> Self {
+        let high = waiting.saturating_add(1);
+        Self { low: 1, estimate: high.div_ceil(2), high }
+    }
+}
+
 impl Default for LineView {
     fn default() -> Self {
         Self { mark: 0, is_open: true, called: 0, waiting: 0, served: 0, left: 0, points: Vec::new() }

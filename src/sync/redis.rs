@@ -304,8 +304,9 @@ impl RedisStore {
             exchange.arg(keep_for.map_or_else(String::new, |time| millis(time).to_string()));
             exchange.arg(if entry.is_empty() { &[][..] } else { new_id.as_slice() });
         }
-        if let Some(LineRequest { changes, arrivals, served, mark, epoch }) = line {
+        if let Some(LineRequest { changes, arrivals, served, mark, epoch, gathers }) = line {
             exchange.key(self.line_key()).arg(*served).arg(*mark).arg(*epoch).arg(changes.len()).arg(arrivals.len());
+            exchange.arg(u8::from(*gathers));
             exchange.key(format!("{}:arrivals", self.line_key()));
             for epoch in epoch.saturating_sub(1)..epoch.saturating_sub(1) + EPOCHS {
                 exchange.key(format!("{}:{epoch}", self.line_key()));

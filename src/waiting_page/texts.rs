@@ -58,6 +58,15 @@ pub struct PageText {
     /// The name of the progress bar, which screen readers say.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text", "such_as" = "\"Progress\"")))]
     pub progress: String,
+    /// The title and heading before an opening.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text", "such_as" = "\"Not open yet\"")))]
+    pub not_open: String,
+    /// When newcomers are admitted. `{time}` stands for the date and time.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text with {time}", "such_as" = "\"From {time} on\"")))]
+    pub opens: String,
+    /// The text before an opening at which the order is drawn by lot.
+    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text", "such_as" = "\"Drawn by lot\"")))]
+    pub drawn: String,
     /// When the page tries again. `{seconds}` stands for the number.
     #[cfg_attr(
         feature = "server",
@@ -91,7 +100,7 @@ impl PageText {
         missing.map(|(name, _)| name)
     }
 
-    fn all_mut(&mut self) -> [(&'static str, &mut String); 8] {
+    fn all_mut(&mut self) -> [(&'static str, &mut String); 11] {
         [
             ("direction", &mut self.direction),
             ("title", &mut self.title),
@@ -100,6 +109,9 @@ impl PageText {
             ("wait", &mut self.wait),
             ("wait_unknown", &mut self.wait_unknown),
             ("progress", &mut self.progress),
+            ("not_open", &mut self.not_open),
+            ("opens", &mut self.opens),
+            ("drawn", &mut self.drawn),
             ("retry", &mut self.retry),
         ]
     }

@@ -313,7 +313,10 @@ function facts() {
     const pace = line.served_per_minute === null ? 'too few were served to know the pace' : `${number(Math.round(line.served_per_minute))} served a minute`;
     const waits = line.longest_wait_seconds === null ? '' : `; the longest wait is ${ago(line.longest_wait_seconds)}, the median ${ago(line.median_wait_seconds)}`;
     const whose = line.is_shared ? '' : ' at this server';
+    const states = { announced: 'newcomers gather from', gathering: 'newcomers gather since', open: 'newcomers gathered from' };
+    const openings = line.openings.map(it => `${time(it.at, 1)}, ${it.order === 'lottery' ? 'by lot' : 'by arrival'} (${states[it.state]} ${time(it.gathers_from, 1)})`);
     rows.splice(2, 0,
+      ['Openings', openings.join('; ') || 'none'],
       ['Line', line.waiting === 0 ? `nobody waits${whose}` : `${number(line.waiting)} wait${whose}, ${number(line.called)} of them called${waits}`],
       ['Pace of the line', `${pace}${abandoned}`],
       ['Called so far', line.mark === null ? 'nobody' : `who came until ${time(line.mark, 1)}`]);

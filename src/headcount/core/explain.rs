@@ -84,8 +84,8 @@ impl Core {
     fn placed(&self, comer: Comer) -> Option<Placed> {
         let (position, eta) = self.look_up_in_line(&comer)?;
         let arrived = match comer {
-            Comer::Waiter(waiter) => Some(waiter.place.time()),
-            Comer::Arrival(_) => None,
+            Comer::Waiter(waiter) => Some(waiter.arrived.time()),
+            Comer::Arrival { .. } => None,
         };
         Some(Placed { arrived, is_called: self.is_called(Some(comer)), position, eta })
     }

@@ -48,10 +48,14 @@ impl Core {
         if let Some(found) = found.filter(|_| counts) {
             self.counts.tickets.count(found.index());
         }
-        Some(match found {
+        let comer = match found {
             Some(TicketCheck::Valid(waiter)) => Comer::Waiter(waiter),
-            _ => Comer::Arrival(Place::of_arrival(now, self.chance(user, now).u16(..))),
-        })
+            _ => {
+                let arrived = Place::of_arrival(now, self.chance(user, now).u16(..));
+                Comer::Arrival { arrived, place: arrived }
+            }
+        };
+        Some(comer.in_order(&self.settings.openings, user.fingerprint()))
     }
 
     /// Returns who would come with this ticket, and the result of its check, without counting anything. Without a user,
@@ -62,10 +66,15 @@ impl Core {
             (Some(user), Some((tickets, _))) => tickets.check(ticket, user.fingerprint(), user.token(), now),
             _ => Tickets::read_unchecked(ticket, now),
         };
-        match ticket.map(check) {
-            found @ Some(TicketCheck::Valid(waiter)) => (Comer::Waiter(waiter), found),
-            found => (Comer::Arrival(Place::of_arrival(now, 999)), found),
-        }
+        let found = ticket.map(check);
+        let comer = match found {
+            Some(TicketCheck::Valid(waiter)) => Comer::Waiter(waiter),
+            _ => {
+                let arrived = Place::of_arrival(now, 999);
+                Comer::Arrival { arrived, place: arrived }
+            }
+        };
+        (user.map_or(comer, |user| comer.in_order(&self.settings.openings, user.fingerprint())), found)
     }
 
     /// Returns the position of a newcomer and the expected wait; `None` if newcomers do not wait in a line.
@@ -90,19 +99,22 @@ impl Core {
         let (tickets, _) = self.settings.line.as_ref()?;
         let now = self.time.now();
         let random = self.chance(user, now).f64();
-        let wait = self.line.change(|line| line.refuse(&comer, user.fingerprint(), now, self.while_unknown(), random));
-        Some(InLine::new(tickets.issue(&wait.waiter, user.fingerprint()), &wait))
+        let wait =
+            self.line.change(|line| line.refuse(&comer, user.fingerprint(), now, self.while_unknown(now), random));
+        let gathered = self.settings.openings.tell(wait.waiter.arrived, user.fingerprint(), now);
+        Some(InLine::new(tickets.issue(&wait.waiter, user.fingerprint()), &wait, gathered))
     }
 
     /// Returns when waiters poll while the expected wait is unknown. In the long run, all seats of a window become free
     /// in that time.
-    fn while_unknown(&self) -> WhileUnknown {
+    fn while_unknown(&self, now: Timestamp) -> WhileUnknown {
         let Settings { retry_after: RetryAfter { min, max }, room, slot_length, slots, .. } = &self.settings;
         let each = match room.newcomers_per_minute {
             Some(per_minute) => Duration::from_secs(60).div_f64(per_minute as f64),
             None => (*slot_length * *slots as u32).div_f64(room.max_active_users as f64),
         };
-        WhileUnknown { each, longest: (*min + *max) / 2 }
+        let opens_in = self.settings.openings.gathering(now).map(|opening| opening.opens.since(now));
+        WhileUnknown { each, longest: (*min + *max) / 2, opens_in }
     }
 
     /// Counts a newcomer who takes a seat.
@@ -130,7 +142,8 @@ impl Core {
     pub(crate) fn take_line_request(&self) -> Option<LineRequest> {
         self.settings.line.as_ref()?;
         let now = self.time.now();
-        Some(self.line.change(|line| line.take_request(now)))
+        let gathers = self.settings.openings.gathering(now).is_some();
+        Some(LineRequest { gathers, ..self.line.change(|line| line.take_request(now)) })
     }
 
     /// Reads what the store knows of the line.

@@ -51,10 +51,19 @@ impl Refreshes {
 }
 
 impl Core {
-    /// Stores the fleet time, which the next mode change records as its time. Returns the current minute and the state
+    /// Stores the fleet time, which the next mode change records as its time, and whether newcomers gather for an
+    /// opening. Returns the current minute and the state
     /// of the connection to the store.
     pub(crate) fn begin_tick(&self, now: Timestamp) -> (Slot, FleetLink) {
-        self.write().now = now;
+        let gathers = self.settings.openings.gathering(now).is_some();
+        if self.state.read().room.gathers() == gathers {
+            self.write().now = now;
+        } else {
+            self.change(|state| {
+                state.now = now;
+                state.room.set_gathers(gathers);
+            });
+        }
         let state = self.state.read();
         (state.ring.current(), state.room.link())
     }

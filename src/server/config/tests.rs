@@ -279,12 +279,12 @@ fn all_errors_are_reported_at_once_from_top_to_bottom() {
 
 #[test]
 fn every_key_has_a_valid_example() {
-    let mut text = String::from("limit = [{}]\nroute = [{}]\nline.page.text = [{}]\n");
+    let mut text = String::from("limit = [{}]\nroute = [{}]\nopening = [{}]\nline.page.text = [{}]\n");
     for key in keys::KEYS.iter() {
         let example = parse_value(&key.such_as);
         let mut values = Value::Table(toml::from_str(&text).unwrap());
         let path = key.name.replace("limit.", "limit[0].").replace("route.", "route[0].");
-        let path = path.replace("page.text.", "page.text[0].");
+        let path = path.replace("page.text.", "page.text[0].").replace("opening.", "opening[0].");
         put(&mut values, &path, example);
         text = toml::to_string(&values).unwrap();
     }

@@ -36,6 +36,7 @@ impl StoredLine {
         request.arrivals.iter().for_each(|&(part, by)| self.waiting.arrive(part, by));
         let is_due = now < self.called_at || now.since(self.called_at) >= CALL_EVERY;
         if let Some(seats) = seats.filter(|_| is_due) {
+            let seats = if request.gathers { Seats::default() } else { seats };
             self.waiting.forget_before(first.min(epoch_of(now).saturating_sub(1)));
             self.waiting.drop_ended(now);
             let has_more_seats = self.waiting.call(seats, self.served, now);
