@@ -15,6 +15,9 @@
 //! PUT    /api/v1/override   { "mode": "open|throttling|auto", "max_active_users": 18000,
 //!                             "newcomers_per_minute": 6000, "for": "10m", "reason": "launch", "by": "ann" }
 //! DELETE /api/v1/override   withdraws it
+//! GET    /api/v1/opening    the openings to come, and the last one
+//! PUT    /api/v1/opening    { "at": "2026-12-01T18:00:00Z", "gather": "15m", "order": "lottery|arrival" }
+//! DELETE /api/v1/opening    cancels the opening that was put
 //! POST   /api/v1/explain    { "token": "…", "ticket": "…" }: what a check would be answered now, and why
 //! ```
 //!
@@ -33,6 +36,7 @@ mod events;
 mod explain;
 mod history;
 mod openapi;
+mod openings;
 mod overrides;
 mod page;
 
@@ -104,6 +108,7 @@ impl Headcount {
             .route("/api/v1/events", get(events::stream))
             .route("/api/v1/config", get(config))
             .route("/api/v1/override", get(overrides::show).put(overrides::set).delete(overrides::clear))
+            .route("/api/v1/opening", get(openings::show).put(openings::set).delete(openings::cancel))
             .route("/api/v1/explain", post(explain::explain));
         #[cfg(feature = "failpoints")]
         let guarded = guarded.route("/failpoints/{name}", axum::routing::put(crate::failpoints::set));

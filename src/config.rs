@@ -57,6 +57,7 @@ pub use limit::{
 pub use line::Line;
 #[cfg(feature = "tower")]
 pub use line_page::LinePage;
+pub(crate) use opening::GATHERS_FOR;
 pub use opening::Opening;
 pub use pass::Pass;
 #[cfg(feature = "tower")]

@@ -37,7 +37,7 @@ use crate::fingerprint::Fingerprint;
 use crate::limiter_status::LimiterStatus;
 use crate::line::{Comer, InLine};
 use crate::pass::Pass;
-use crate::room::{FleetLink, Mode, Override};
+use crate::room::{FleetLink, Mode, Override, SetOpening};
 use crate::time::Clock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -461,6 +461,46 @@ impl Headcount {
         let override_ = self.shared.core.set_override(order)?;
         self.shared.lifecycle.hurry();
         Ok(override_)
+    }
+
+    /// Sets an opening for the whole fleet, in place of those that it overlaps and of the one that was set before. The
+    /// other servers learn of it with their next round. It must be within the next twelve hours, and the line must be
+    /// enabled. A server without a store forgets it when it restarts.
+    ///
+    /// # Errors
+    /// Returns [`OverrideError`], and changes nothing, if there is no line, or if a time is outside its bounds.
+    ///
+    /// ```
+    /// use headcount::{Headcount, OpeningState, SetOpening, config::Carrier, time::{Clock, ManualClock}};
+    /// use std::{sync::Arc, time::Duration};
+    /// let clock = Arc::new(ManualClock::default());
+    /// let builder = Headcount::builder().max_active_users(100).line(Carrier::Header).clock(Arc::clone(&clock));
+    /// let (headcount, mut worker) = builder.build()?;
+    /// let minute = Duration::from_secs(60);
+    /// headcount.set_opening(SetOpening { opens: clock.wall().plus(2 * minute), gather: minute, by_lot: true })?;
+    /// assert!(headcount.admit("alice").is_admitted(), "newcomers do not gather yet");
+    /// clock.advance(minute);
+    /// worker.tick();
+    /// assert!(!headcount.admit("bob").is_admitted());
+    /// assert_eq!(headcount.status().line.unwrap().openings[0].state, OpeningState::Gathering);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_opening(&self, opening: SetOpening) -> Result<(), OverrideError> {
+        self.shared.core.set_opening(Some(opening))?;
+        self.shared.lifecycle.hurry();
+        Ok(())
+    }
+
+    /// Cancels the opening that was set. Returns whether there was one. Openings of the configuration stay.
+    ///
+    /// # Errors
+    /// Returns [`OverrideError::HighestVersion`] if the override in force has the highest possible version.
+    pub fn cancel_opening(&self) -> Result<bool, OverrideError> {
+        let cancelled = self.shared.core.set_opening(None)?;
+        if cancelled {
+            self.shared.lifecycle.hurry();
+        }
+        Ok(cancelled)
     }
 
     /// Withdraws the override. Returns whether one was in force.

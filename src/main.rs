@@ -97,6 +97,15 @@ Example, in a Dockerfile:
 The override applies on every server of the fleet within two rounds, survives the restart of any of them, and ends by
 itself. A server without a fleet forgets it when it restarts.")]
     Override(Override),
+    /// Let newcomers gather before a time, on the whole fleet, and call them from then on.
+    #[command(after_help = "Examples:
+  headcount opening                                        (shows the openings)
+  headcount opening 2026-12-01T18:00:00Z --gather 15m --order lottery
+  headcount opening --cancel
+
+Nobody new is admitted while newcomers gather; active users carry on. Needs line.enabled. The time is at most 12 hours
+ahead; [[opening]] in the configuration sets later ones.")]
+    Opening(Opening),
     /// Explain why a user is admitted or refused now, and what would let it in.
     #[command(after_help = "The token is read from standard input, so that no list of processes and no history of a \
 shell shows it.
@@ -329,6 +338,46 @@ impl Override {
 }
 
 #[derive(Args)]
+struct Opening {
+    /// When newcomers are admitted: a date and time in UTC
+    at: Option<String>,
+    /// How long before they gather, at most 2h [default: 15m]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "at")]
+    gather: Option<Duration>,
+    /// By what the gathered are ordered [default: arrival]
+    #[arg(long, value_name = "ORDER", value_parser = ["arrival", "lottery"], requires = "at")]
+    order: Option<String>,
+    /// Cancel the opening that was set
+    #[arg(long, conflicts_with = "at")]
+    cancel: bool,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+impl Opening {
+    fn run(&self) -> Result<(), OperatorError> {
+        let operator = self.asked.operator()?;
+        let openings = match &self.at {
+            _ if self.cancel => operator.set_opening(None)?,
+            None => operator.openings()?,
+            Some(at) => {
+                let mut opening = serde_json::json!({ "at": at });
+                if let Some(gather) = self.gather {
+                    opening["gather"] = humantime::format_duration(gather).to_string().into();
+                }
+                if let Some(order) = &self.order {
+                    opening["order"] = order.as_str().into();
+                }
+                operator.set_opening(Some(&opening))?
+            }
+        };
+        let shown: String = openings.as_array().into_iter().flatten().map(server::opening_line).collect();
+        say(if shown.is_empty() { "there are no openings\n" } else { &shown });
+        Ok(())
+    }
+}
+
+#[derive(Args)]
 struct Explain {
     /// The user that a verified token names, instead of the token
     #[arg(long, value_name = "NAME", conflicts_with = "no_token")]
@@ -494,6 +543,7 @@ fn main() -> ExitCode {
         Verb::Status(status) => operated(status.run()),
         Verb::Healthcheck(check) => operated(check.run()),
         Verb::Override(order) => operated(order.run()),
+        Verb::Opening(opening) => operated(opening.run()),
         Verb::Explain(question) => operated(question.run()),
         Verb::Completions { shell } => {
             let mut script = Vec::new();

@@ -16,7 +16,7 @@ use nodes::Nodes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-pub use overrides::{Override, OverrideMode, OverrideVersion};
+pub use overrides::{Override, OverrideMode, OverrideVersion, SetOpening};
 pub(crate) use permits::{MOST_PER_MINUTE, Permits};
 
 /// α: the part of the room that the whole fleet hands out per round. It is below 1 because every server hands out its

@@ -26,7 +26,7 @@ pub use config::{Flags, LoadError, Loaded, load, resolve};
 pub use demo::Demo;
 pub use operator::{Operator, OperatorError};
 pub use recipes::Recipe;
-pub use screen::Screen;
+pub use screen::{Screen, opening_line};
 pub use serve::{ServeError, serve};
 pub use size::Size;
 pub use validate::{RedisFindings, Validated};

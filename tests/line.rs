@@ -10,7 +10,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::routing::get;
 use headcount::config::Carrier;
-use headcount::time::{Clock, ManualClock, Timestamp};
+use headcount::time::{Clock, ManualClock, SystemClock, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, LineStatus, MemoryStore, OpeningOrder, OpeningState, Worker};
 use hmac::{Hmac, KeyInit, Mac};
 use node::{Node, settle};
@@ -468,12 +468,14 @@ fn real_servers_on_one_redis_have_one_line() {
 fn real_servers_open_in_time_and_admit_nobody_before() {
     let redis = Redis::start();
     let state = tempfile::tempdir().unwrap();
-    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let machine = SystemClock::new();
+    let now = || machine.wall().as_millis();
     let opens = Timestamp::from_millis(1000 * (now() / 1000) + 12_000);
     let config = state.path().join("headcount.toml");
     let text = format!(
         "redis.url = \"{}\"\nadmission.max_active_users = 1000\nadmission.refusal_delay = \"0s\"\nline.enabled = true\n\
-         token.secret = \"the key of the whole fleet\"\n[[opening]]\nat = \"{opens}\"\ngather = \"5s\"\norder = \"lottery\"\n",
+         token.secret = \"the key of the whole fleet\"\n[[opening]]\nat = \"{opens}\"\n\
+         gather = \"5s\"\norder = \"lottery\"\n",
         redis.url()
     );
     std::fs::write(&config, text).unwrap();

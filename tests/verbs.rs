@@ -3,9 +3,11 @@
 
 mod support;
 
+use headcount::time::{Clock, SystemClock};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 use support::cluster::Cluster;
 use support::sentinels::Watched;
 use support::{Process, Redis, Server, get, program, request, wait_for};
@@ -466,12 +468,86 @@ fn an_operator_asks_why_a_user_is_refused() {
 }
 
 #[test]
+fn an_operator_sets_an_opening_that_outlives_overrides_restarts_and_a_flush() {
+    let redis = Redis::start();
+    let state = tempdir().unwrap();
+    let environment =
+        [("HEADCOUNT__LINE__ENABLED", "true"), ("HEADCOUNT__TOKEN__SECRET", "the key of the whole fleet")];
+    let url = redis.url();
+    let start = || Server::start(state.path(), &["--redis", &url, "--max-active-users", "100"], &environment);
+    let (one, other) = (start(), start());
+    let ask = |server: &Server, arguments: &[&str]| {
+        let admin = format!("http://{}", server.admin);
+        let output = run(state.path(), &[arguments, &["--admin", &admin]].concat());
+        (output.status.code(), said(&output))
+    };
+    assert_eq!(ask(&one, &["opening"]), (Some(0), "there are no openings\n".into()));
+    let hours = |hours: u64| SystemClock::new().wall().plus(Duration::from_secs(3600 * hours)).to_string();
+    let at = hours(6);
+    let (code, set) = ask(&one, &["opening", &at, "--gather", "10m", "--order", "lottery"]);
+    assert!(code == Some(0) && set.starts_with(&format!("{at}  announced, by lot; newcomers gather from ")), "{set}");
+    assert!(one.logged().contains("an operator set an opening"));
+    let shown = |server: &Server| ask(server, &["opening"]).1;
+    let is_known = |server: &Server| wait_for("the opening", || (shown(server) == set).then_some(()));
+    is_known(&other);
+
+    assert_eq!(ask(&other, &["override", "throttling", "--for", "10m"]).0, Some(0));
+    wait_for("the override", || (one.status()["override"]["mode"] == "throttling").then_some(()));
+    assert_eq!((shown(&one), shown(&other)), (set.clone(), set.clone()), "an override does not cancel it");
+    assert_eq!(ask(&one, &["override", "auto"]).0, Some(0));
+    wait_for("no override", || (other.status()["override"]["mode"] == "auto").then_some(()));
+    assert_eq!((shown(&one), shown(&other)), (set.clone(), set.clone()));
+    drop(one);
+    let one = start();
+    is_known(&one);
+    let _: String = redis.ask(&["FLUSHALL"]);
+    let third = start();
+    is_known(&third);
+
+    let sooner = hours(2);
+    let (_, replaced) = ask(&third, &["opening", &sooner]);
+    assert!(replaced.starts_with(&sooner) && replaced.lines().count() == 1, "one can be set at a time: {replaced}");
+    wait_for("the sooner one", || (shown(&one) == replaced).then_some(()));
+    for (arguments, code, why) in [
+        (&["opening", "soon"][..], 1, "is no date and time in UTC"),
+        (&["opening", "2020-01-01T00:00:00Z"], 1, "within the next 12 hours"),
+        (&["opening", &hours(13)], 1, "within the next 12 hours"),
+        (&["opening", &at, "--gather", "3h"], 1, "between 1s and 2h"),
+        (&["opening", &at, "--gather", "0s"], 1, "between 1s and 2h"),
+        (&["opening", "--gather", "3h"], 2, "<AT>"),
+        (&["opening", &at, "--order", "age"], 2, "arrival, lottery"),
+        (&["opening", &at, "--cancel"], 2, "cannot be used with"),
+    ] {
+        let (found, text) = ask(&one, arguments);
+        assert!(found == Some(code) && text.contains(why), "{arguments:?}: {text}");
+    }
+    assert_eq!(shown(&one), replaced, "errors change nothing");
+    assert_eq!(ask(&other, &["opening", "--cancel"]), (Some(0), "there are no openings\n".into()));
+    wait_for("none", || (shown(&third) == "there are no openings\n").then_some(()));
+
+    let other_state = tempdir().unwrap();
+    let lineless = Server::start(other_state.path(), &["--max-active-users", "1"], &[]);
+    let (code, text) = ask(&lineless, &["opening", &at]);
+    assert!(code == Some(1) && text.contains("set line.enabled = true"), "{text}");
+}
+
+#[test]
 fn every_verb_explains_itself_and_every_shell_completes_them() {
     let state = tempdir().unwrap();
     let help = said(&run(state.path(), &["--help"]));
-    for verb in
-        ["serve", "demo", "validate", "size", "config", "status", "healthcheck", "override", "explain", "completions"]
-    {
+    for verb in [
+        "serve",
+        "demo",
+        "validate",
+        "size",
+        "config",
+        "status",
+        "healthcheck",
+        "override",
+        "opening",
+        "explain",
+        "completions",
+    ] {
         assert!(help.contains(verb), "{help}");
         let output = run(state.path(), &[verb, "--help"]);
         assert!(output.status.success() && said(&output).contains("Usage: headcount"), "{verb}");

@@ -1,7 +1,8 @@
 //! The description of the admin API (OpenAPI 3.1). The schemas come from the types and their doc comments.
 
+use super::openings::OpeningRequest;
 use super::overrides::{NO_CONTROLS, Order};
-use crate::headcount::{ExplainedRequest, Explanation, History, OverrideStatus, Status};
+use crate::headcount::{ExplainedRequest, Explanation, History, OpeningStatus, OverrideStatus, Status};
 use crate::text::prose;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -68,6 +69,17 @@ fn paths() -> Value {
     let summary = "Sets an override: on this server at once, on the whole fleet within two rounds.";
     let mut put = with(json_of(summary, reference("OverrideStatus"), &["400", "409", "413", "422"]), &[&change]);
     put["requestBody"] = order;
+    let openings = json!({ "type": "array", "items": reference("OpeningStatus") });
+    let summary =
+        "Sets an opening for the fleet, in place of those that it overlaps and of the one that was set before.";
+    let mut put_opening = with(json_of(summary, openings.clone(), &["400", "409", "413", "422"]), &[&change]);
+    put_opening["requestBody"] = json!({
+        "required": true,
+        "content": { "application/json": {
+            "schema": reference("OpeningRequest"),
+            "example": { "at": "2026-12-01T18:00:00Z", "gather": "15m", "order": "lottery" },
+        } },
+    });
     let explain = "Explains what a check of a user would be answered now, and why. Nothing is recorded or counted.";
     let mut post = with(json_of(explain, reference("Explanation"), &["400", "413", "422"]), &[&change]);
     post["requestBody"] = json!({
@@ -95,6 +107,11 @@ fn paths() -> Value {
                 json_of("Withdraws the override.", reference("OverrideStatus"), &["400", "409"]),
                 &[&change, &by],
             ),
+        },
+        "/api/v1/opening": {
+            "get": json_of("The openings to come, and the last one.", openings.clone(), &[]),
+            "put": put_opening,
+            "delete": with(json_of("Cancels the opening that was set.", openings, &["409"]), &[&change]),
         },
         "/api/v1/explain": { "post": post },
     })
@@ -160,9 +177,11 @@ fn schemas() -> Value {
     answers.subschema_for::<History>();
     answers.subschema_for::<OverrideStatus>();
     answers.subschema_for::<Explanation>();
+    answers.subschema_for::<OpeningStatus>();
     let mut requests = settings.for_deserialize().into_generator();
     requests.subschema_for::<Order>();
     requests.subschema_for::<ExplainedRequest>();
+    requests.subschema_for::<OpeningRequest>();
     let mut schemas = answers.take_definitions(true);
     schemas.extend(requests.take_definitions(true));
     let whole = json!({ "type": "integer", "minimum": 0 });

@@ -110,9 +110,9 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
     }
 }
 
-/// Returns the answer for a refused override: 409 if the override in force cannot be replaced, and 422 for every other
-/// reason.
-fn refused(error: &OverrideError) -> Response {
+/// Returns the answer for a refused override or opening: 409 if the override in force cannot be replaced, and 422 for
+/// every other reason.
+pub(super) fn refused(error: &OverrideError) -> Response {
     let status = match error {
         OverrideError::HighestVersion { .. } => StatusCode::CONFLICT,
         _ => StatusCode::UNPROCESSABLE_ENTITY,

@@ -4,13 +4,13 @@
 use super::words;
 use super::{Config, ConfigError, word};
 use crate::fingerprint::FingerprintKey;
-use crate::line::{self, OpeningOrder, Openings};
+use crate::line::{OpeningOrder, Openings};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The shortest and the longest time to gather. The line knows how arrivals are spread over two hours.
-const GATHERS_FOR: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(7200));
+pub(crate) const GATHERS_FOR: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(7200));
 
 /// `[[opening]]`: from `gather` before the time `at`, no newcomer is admitted, and each gets a place in the line. From
 /// `at` on, they are called as seats are free. Needs `line.enabled`. All servers of a fleet need the same openings.
@@ -38,7 +38,10 @@ pub struct Opening {
     /// When newcomers are admitted: a date and time in UTC. By the clock of the store, if there is one.
     #[cfg_attr(
         feature = "server",
-        schemars(extend("must_be" = "a date and time in UTC, in quotes", "such_as" = "\"2026-12-01T18:00:00Z\""), with = "String")
+        schemars(
+            extend("must_be" = "a date and time in UTC, in quotes", "such_as" = "\"2026-12-01T18:00:00Z\""),
+            with = "String"
+        )
     )]
     pub at: Timestamp,
     /// How long before the opening newcomers gather: 1 s to 2 h.
@@ -66,7 +69,7 @@ impl Opening {
             return Err(ConfigError::Missing { key: "line.enabled", why });
         }
         let (shortest, longest) = GATHERS_FOR;
-        let mut openings = Vec::with_capacity(config.opening.len());
+        let mut openings = Openings::none(key, namespace);
         for opening in &config.opening {
             if !(shortest..=longest).contains(&opening.gather) {
                 return Err(ConfigError::Value {
@@ -82,12 +85,14 @@ impl Opening {
                     expected: "it must be a whole second, such as 2026-12-01T18:00:00Z",
                 });
             }
-            openings.push(line::Opening::new(opening.at, opening.gather, opening.order, key, namespace));
+            if !openings.add(opening.at, opening.gather, opening.order) {
+                return Err(ConfigError::Value {
+                    key: "opening.at",
+                    found: opening.at.to_string(),
+                    expected: "newcomers must not gather for two openings at once",
+                });
+            }
         }
-        Openings::new(openings).map_err(|overlapping| ConfigError::Value {
-            key: "opening.at",
-            found: overlapping.opens.to_string(),
-            expected: "an opening must not gather before the one before it has opened",
-        })
+        Ok(openings)
     }
 }

@@ -296,8 +296,8 @@ impl Builder {
         self
     }
 
-    /// Adds an opening: from `gather` before `at`, no newcomer is admitted, and each gets a place in the line. From `at`
-    /// on, they are called in this order. Needs [`line`](Self::line).
+    /// Adds an opening: from `gather` before `at`, no newcomer is admitted, and each gets a place in the line. Then
+    /// they are called in this order. Needs [`line`](Self::line).
     pub fn opening(mut self, at: Timestamp, gather: Duration, order: OpeningOrder) -> Self {
         self.config.opening.push(config::Opening { at, gather, order });
         self

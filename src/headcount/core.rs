@@ -37,6 +37,7 @@ use crossbeam_utils::CachePadded;
 use late::LateUsers;
 use line::LineState;
 use lock_api::RwLockWriteGuard;
+use overrides::KnownOpenings;
 use presence::Presences;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -83,6 +84,7 @@ pub(crate) struct Core {
     counts: Counts,
     presences: Mutex<Presences>,
     line: LineState,
+    openings: Mutex<KnownOpenings>,
 }
 
 /// The state guarded by the lock.
@@ -180,9 +182,10 @@ impl Core {
             late_users: LateUsers::default(),
             presences: Mutex::new(Presences::default()),
             line: LineState::new(),
+            openings: Mutex::new(KnownOpenings::configured(&settings.openings)),
             settings,
         };
-        let gathers = core.settings.openings.gathering(now).is_some();
+        let gathers = core.openings().gathering(now).is_some();
         core.change(|state| state.room.set_gathers(gathers));
         core
     }

@@ -1,6 +1,6 @@
 //! What operators see of the line.
 
-use super::Core;
+use super::{Core, Headcount};
 use crate::line::{LineFigures, LineView, Opening, OpeningOrder};
 use crate::time::Timestamp;
 use serde::Serialize;
@@ -99,6 +99,11 @@ pub enum OpeningState {
 }
 
 impl OpeningStatus {
+    fn all(core: &Core) -> Vec<Self> {
+        let now = core.time.now();
+        core.openings().last_and_next(now).iter().map(|opening| Self::of(opening, now)).collect()
+    }
+
     fn of(opening: &Opening, now: Timestamp) -> Self {
         let state = if now >= opening.opens {
             OpeningState::Open
@@ -139,13 +144,25 @@ pub struct TicketChecks {
     pub forged: u64,
 }
 
+impl Headcount {
+    /// Returns the openings to come, and the last one.
+    ///
+    /// ```
+    /// # let (headcount, _worker) = headcount::Headcount::builder().max_active_users(10).build()?;
+    /// assert!(headcount.openings().is_empty());
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    pub fn openings(&self) -> Vec<OpeningStatus> {
+        OpeningStatus::all(self.core())
+    }
+}
+
 impl LineStatus {
     /// Returns the status of the line; `None` if newcomers do not wait in a line.
     pub(super) fn of(core: &Core) -> Option<Self> {
         let LineFigures { view, is_shared, served_per_second, waits, eta } = core.line_figures()?;
         let LineView { mark, called, waiting, served, left, .. } = view;
         let [valid, expired, forged] = core.ticket_checks();
-        let now = core.time.now();
         Some(Self {
             is_shared,
             waiting,
@@ -158,13 +175,7 @@ impl LineStatus {
             median_wait_seconds: waits.map(|(_, median)| median.as_secs()),
             estimated_wait_seconds: eta.map(|eta| eta.estimate.as_secs()),
             tickets: TicketChecks { valid, expired, forged },
-            openings: core
-                .settings
-                .openings
-                .last_and_next(now)
-                .iter()
-                .map(|opening| OpeningStatus::of(opening, now))
-                .collect(),
+            openings: OpeningStatus::all(core),
         })
     }
 }

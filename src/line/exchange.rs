@@ -7,7 +7,8 @@
 /// use headcount::round::{LineChange, LineRequest};
 /// let arrived = LineChange { epoch: 107_288_361, bin: Some(214_576_718), by: 1 };
 /// let arrivals = vec![(13_732_909_969, 1)];
-/// let request = LineRequest { changes: vec![arrived], arrivals, served: 0, mark: 0, epoch: 107_288_358, gathers: false };
+/// let (changes, epoch) = (vec![arrived], 107_288_358);
+/// let request = LineRequest { changes, arrivals, served: 0, mark: 0, epoch, gathers: false };
 /// assert!(request.changes[0].epoch > request.epoch);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -54,8 +54,13 @@ pub(crate) struct Opening {
 }
 
 /// The openings of a fleet, the earliest first. They do not overlap.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Openings(Vec<Opening>);
+#[derive(Debug, Clone)]
+pub(crate) struct Openings {
+    openings: Vec<Opening>,
+    /// From it and the namespace, the seeds follow.
+    key: [u8; 32],
+    namespace: String,
+}
 
 /// What a newcomer is told who has gathered before an opening.
 ///
@@ -103,24 +108,13 @@ pub struct Gathered {
 }
 
 impl Opening {
-    /// Creates an opening of a fleet with this key, in this namespace.
-    pub(crate) fn new(
-        opens: Timestamp,
-        gather: Duration,
-        order: OpeningOrder,
-        key: &FingerprintKey,
-        namespace: &str,
-    ) -> Self {
-        let derive = |purpose: &[u8]| {
-            let parts = [purpose, &opens.as_micros().to_be_bytes(), namespace.as_bytes()];
-            authenticate(key.opening_key(), &parts)
-        };
-        Self { gathers_from: opens.minus(gather), opens, order, seed: derive(b"seed"), key: derive(b"entry") }
-    }
-
     /// Returns whether newcomers gather at this time.
     pub(crate) fn gathers(&self, now: Timestamp) -> bool {
         (self.gathers_from..self.opens).contains(&now)
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        self.gathers_from < other.opens && other.gathers_from < self.opens
     }
 
     /// Returns what a user draws with.
@@ -134,7 +128,7 @@ impl Opening {
         }
         let number = u64::from_be_bytes(first_eight(&authenticate(&self.seed, &[&self.entry(fingerprint)])));
         let gathering = self.opens.as_micros() - self.gathers_from.as_micros();
-        let part = u128::from(gathering) * u128::from(number) >> 64;
+        let part = (u128::from(gathering) * u128::from(number)) >> 64;
         Place(self.gathers_from.as_micros() + part as u64)
     }
 
@@ -162,24 +156,46 @@ impl Opening {
 }
 
 impl Openings {
-    /// Creates the openings; fails with one that begins to gather before an earlier one has opened.
-    pub(crate) fn new(mut openings: Vec<Opening>) -> Result<Self, Opening> {
-        openings.sort_by_key(|opening| opening.opens);
-        match openings.windows(2).find(|pair| pair[1].gathers_from < pair[0].opens) {
-            Some(pair) => Err(pair[1].clone()),
-            None => Ok(Self(openings)),
+    /// Creates the openings of a fleet with this key, in this namespace; there are none yet.
+    pub(crate) fn none(key: &FingerprintKey, namespace: &str) -> Self {
+        Self { openings: Vec::new(), key: *key.opening_key(), namespace: namespace.to_owned() }
+    }
+
+    /// Adds an opening. Returns false if it overlaps another one.
+    pub(crate) fn add(&mut self, opens: Timestamp, gather: Duration, order: OpeningOrder) -> bool {
+        let opening = self.opening(opens, gather, order);
+        let is_apart = !self.openings.iter().any(|other| other.overlaps(&opening));
+        if is_apart {
+            self.openings.push(opening);
+            self.openings.sort_by_key(|opening| opening.opens);
         }
+        is_apart
+    }
+
+    /// Adds an opening in place of those that it overlaps.
+    pub(crate) fn put(&mut self, opens: Timestamp, gather: Duration, order: OpeningOrder) {
+        let opening = self.opening(opens, gather, order);
+        self.openings.retain(|other| !other.overlaps(&opening));
+        self.add(opens, gather, order);
+    }
+
+    fn opening(&self, opens: Timestamp, gather: Duration, order: OpeningOrder) -> Opening {
+        let derive = |purpose: &[u8]| {
+            let parts = [purpose, &opens.as_micros().to_be_bytes(), self.namespace.as_bytes()];
+            authenticate(&self.key, &parts)
+        };
+        Opening { gathers_from: opens.minus(gather), opens, order, seed: derive(b"seed"), key: derive(b"entry") }
     }
 
     /// Returns the last opening, and those to come.
     pub(crate) fn last_and_next(&self, now: Timestamp) -> &[Opening] {
-        let next = self.0.partition_point(|opening| opening.opens <= now);
-        &self.0[next.saturating_sub(1)..]
+        let next = self.openings.partition_point(|opening| opening.opens <= now);
+        &self.openings[next.saturating_sub(1)..]
     }
 
     /// Returns the opening for which newcomers gather at this time.
     pub(crate) fn gathering(&self, now: Timestamp) -> Option<&Opening> {
-        self.0.iter().find(|opening| opening.gathers(now))
+        self.openings.iter().find(|opening| opening.gathers(now))
     }
 
     /// Returns where a newcomer stands who arrived at `arrived`.
@@ -221,12 +237,10 @@ mod tests {
         FingerprintKey::new(secret.as_bytes()).unwrap()
     }
 
-    fn opening(order: OpeningOrder) -> Opening {
-        Opening::new(SIX, GATHER, order, &key("the key of the fleet"), "default")
-    }
-
     fn openings(order: OpeningOrder) -> Openings {
-        Openings::new(vec![opening(order)]).unwrap()
+        let mut openings = Openings::none(&key("the key of the fleet"), "default");
+        assert!(openings.add(SIX, GATHER, order));
+        openings
     }
 
     fn user(number: u64) -> Fingerprint {
@@ -278,7 +292,7 @@ mod tests {
     #[test]
     fn other_keys_namespaces_and_times_draw_otherwise() {
         let place = |opens, secret: &str, namespace| {
-            let opening = Opening::new(opens, GATHER, OpeningOrder::Lottery, &key(secret), namespace);
+            let opening = Openings::none(&key(secret), namespace).opening(opens, GATHER, OpeningOrder::Lottery);
             opening.place(Place(0), user(7)).0 - opening.gathers_from.as_micros()
         };
         let usual = place(SIX, "the key of the fleet", "default");
@@ -307,16 +321,19 @@ mod tests {
     }
 
     #[test]
-    fn openings_that_overlap_are_refused() {
-        let at = |seconds| {
-            let opens = SIX.plus(Duration::from_secs(seconds));
-            Opening::new(opens, GATHER, OpeningOrder::Arrival, &key("the key of the fleet"), "default")
-        };
-        assert!(Openings::new(vec![at(900), at(0), at(1800)]).is_ok());
-        assert_eq!(Openings::new(vec![at(899), at(0)]).unwrap_err().opens, SIX.plus(Duration::from_secs(899)));
-        let openings = Openings::new(vec![at(900), at(0), at(1800)]).unwrap();
-        let shown = |seconds: u64| openings.last_and_next(at(seconds).opens).len();
+    fn openings_that_overlap_are_refused_or_replaced() {
+        let at = |seconds: u64| SIX.plus(Duration::from_secs(seconds));
+        let mut openings = openings(OpeningOrder::Arrival);
+        assert!(openings.add(at(1800), GATHER, OpeningOrder::Arrival));
+        assert!(openings.add(at(900), GATHER, OpeningOrder::Arrival));
+        for overlapping in [1, 899, 901, 2699] {
+            assert!(!openings.add(at(overlapping), GATHER, OpeningOrder::Arrival), "{overlapping}");
+        }
+        let shown = |seconds: u64| openings.last_and_next(at(seconds)).len();
         assert_eq!([shown(0), shown(899), shown(900), shown(1800), shown(9999)], [3, 3, 2, 1, 1]);
         assert_eq!(openings.last_and_next(SIX.minus(GATHER)).len(), 3);
+        openings.put(at(1000), GATHER, OpeningOrder::Lottery);
+        let times: Vec<_> = openings.openings.iter().map(|opening| opening.opens).collect();
+        assert_eq!(times, [SIX, at(1000)], "two were in its way");
     }
 }

@@ -3,6 +3,7 @@
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 
 /// What an override forces.
 ///
@@ -101,6 +102,41 @@ pub struct Override {
     /// Whether the override was withdrawn or has ended, so that it is only remembered.
     #[serde(default)]
     pub withdrawn: bool,
+    /// The opening that an operator has set. It stays when the override ends or is replaced.
+    #[serde(default)]
+    pub opening: Option<SetOpening>,
+}
+
+/// An opening that an operator has set, for the whole fleet.
+///
+/// ```
+/// use headcount::{SetOpening, time::Timestamp};
+/// use std::time::Duration;
+/// let opens = Timestamp::from_millis(1_800_000_000_000);
+/// let opening = SetOpening { opens, gather: Duration::from_secs(900), by_lot: true };
+/// assert_eq!(opening.remembered_until(), opens.plus(Duration::from_secs(12 * 3600)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetOpening {
+    /// When newcomers are admitted, in the fleet's time.
+    #[serde(with = "millis")]
+    pub opens: Timestamp,
+    /// How long before they gather.
+    #[serde(with = "humantime_serde")]
+    pub gather: Duration,
+    /// Whether the gathered are ordered by lot, and not by arrival.
+    pub by_lot: bool,
+}
+
+impl SetOpening {
+    /// How far ahead an operator can set an opening, and for how long it is remembered after it. Until then the places
+    /// of those who gathered are known.
+    pub(crate) const REACH: Duration = Duration::from_secs(12 * 3600);
+
+    /// Returns until when the opening is remembered.
+    pub fn remembered_until(&self) -> Timestamp {
+        self.opens.plus(Self::REACH)
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +153,7 @@ impl Override {
             by: None,
             reason: None,
             withdrawn: false,
+            opening: None,
         }
     }
 }
@@ -134,7 +171,16 @@ impl Override {
             by: None,
             reason: None,
             withdrawn: true,
+            opening: self.opening,
         }
+    }
+
+    /// Returns this record with the given version and another opening, or none.
+    pub(crate) fn with_opening(self, version: OverrideVersion, opening: Option<SetOpening>) -> Self {
+        let until = opening.map_or(self.remembered_until, |opening| opening.remembered_until());
+        let remembered_until = self.remembered_until.max(until);
+        let until = if self.withdrawn { remembered_until } else { self.until };
+        Self { version, opening, until, remembered_until, ..self }
     }
 
     /// Returns the version, and until when the override is remembered. Of two overrides, servers keep the one for which

@@ -10,12 +10,14 @@
 //! remembered_until 1800000600000
 //! by ann
 //! reason the database is slow
+//! opening 1800000300000 900000 lottery
 //! ```
 
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
-use crate::room::{Override, OverrideMode, OverrideVersion};
+use crate::room::{Override, OverrideMode, OverrideVersion, SetOpening};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const MODES: [OverrideMode; 3] = [OverrideMode::Open, OverrideMode::Throttling, OverrideMode::Auto];
 
@@ -60,7 +62,27 @@ fn read(fields: &str) -> Option<Override> {
         by: words("by"),
         reason: words("reason"),
         withdrawn: fields.contains_key("withdrawn"),
+        opening: fields.get("opening").and_then(|opening| read_opening(opening)),
     })
+}
+
+/// Reads the time in milliseconds, the time to gather in milliseconds, and the order. What cannot be read belongs to a
+/// later version of headcount.
+fn read_opening(text: &str) -> Option<SetOpening> {
+    let mut words = text.split(' ');
+    let opens = Timestamp::from_millis(words.next()?.parse().ok()?);
+    let gather = Duration::from_millis(words.next()?.parse().ok()?);
+    let by_lot = match words.next()? {
+        "lottery" => true,
+        "arrival" => false,
+        _ => return None,
+    };
+    Some(SetOpening { opens, gather, by_lot })
+}
+
+fn write_opening(opening: &SetOpening) -> String {
+    let SetOpening { opens, gather, by_lot } = opening;
+    format!("{} {} {}", opens.as_millis(), gather.as_millis(), if *by_lot { "lottery" } else { "arrival" })
 }
 
 fn write(override_: &Override) -> String {
@@ -74,6 +96,7 @@ fn write(override_: &Override) -> String {
         by,
         reason,
         withdrawn,
+        opening,
     } = override_;
     let mut fields = String::new();
     let mut field = |name: &str, value: Option<&str>| {
@@ -91,6 +114,7 @@ fn write(override_: &Override) -> String {
     field("by", by.as_deref());
     field("reason", reason.as_deref());
     field("withdrawn", withdrawn.then_some("yes"));
+    field("opening", opening.as_ref().map(write_opening).as_deref());
     fields
 }
 
@@ -103,6 +127,12 @@ mod tests {
         FleetMac::new(&FingerprintKey::new(&[key; 16]).unwrap(), generation).in_namespace(namespace)
     }
 
+    const OPENING: SetOpening = SetOpening {
+        opens: Timestamp::from_millis(1_800_000_300_000),
+        gather: Duration::from_millis(60_000),
+        by_lot: true,
+    };
+
     fn override_() -> Override {
         Override {
             version: OverrideVersion { number: 1_800_000_000_000, writer: "a".into() },
@@ -114,6 +144,7 @@ mod tests {
             by: Some("ann".into()),
             reason: Some("«launch»".into()),
             withdrawn: false,
+            opening: Some(OPENING),
         }
     }
 
@@ -153,6 +184,7 @@ mod tests {
                     newcomers_per_minute: None,
                     by: None,
                     reason: None,
+                    opening: withdrawn.then_some(SetOpening { by_lot: false, ..OPENING }),
                     ..override_()
                 };
                 assert_eq!(decode(&encode(&bare, &ours), &ours), Some(bare));
@@ -174,5 +206,7 @@ mod tests {
             assert_eq!(read(&lines.join("\n")), None, "{name}");
         }
         assert_eq!(read(&fields.replace("max_active_users 7", "max_active_users many")), None);
+        let later = read(&fields.replace(" lottery", " auction")).unwrap();
+        assert_eq!(later, Override { opening: None, ..override_() }, "of a later version");
     }
 }

@@ -97,6 +97,23 @@ impl Operator {
         self.ask("DELETE", &format!("/api/v1/override{query}"), None)
     }
 
+    /// Requests the openings.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub fn openings(&self) -> Result<Value, OperatorError> {
+        self.ask("GET", "/api/v1/opening", None)
+    }
+
+    /// Sets an opening for the whole fleet. `opening` is the body of `PUT /api/v1/opening`. `None` cancels the one that
+    /// was set.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub fn set_opening(&self, opening: Option<&Value>) -> Result<Value, OperatorError> {
+        self.ask(if opening.is_some() { "PUT" } else { "DELETE" }, "/api/v1/opening", opening)
+    }
+
     /// Asks why a user is admitted or refused. `question` is the body of `POST /api/v1/explain`.
     ///
     /// # Errors

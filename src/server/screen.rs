@@ -170,6 +170,14 @@ impl Screen<'_> {
     }
 }
 
+/// Returns a line that describes an opening of the status.
+pub fn opening_line(opening: &Value) -> String {
+    let [at, order, state, from] =
+        ["at", "order", "state", "gathers_from"].map(|field| opening[field].as_str().map(plain).unwrap_or_default());
+    let by = if order == "lottery" { "by lot" } else { "by arrival" };
+    format!("{at}  {state}, {by}; newcomers gather from {from} on\n")
+}
+
 /// Replaces characters that control a terminal or the direction of text by U+FFFD.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if misleads(c) { '\u{fffd}' } else { c }).collect()

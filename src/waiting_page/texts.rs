@@ -62,7 +62,10 @@ pub struct PageText {
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text", "such_as" = "\"Not open yet\"")))]
     pub not_open: String,
     /// When newcomers are admitted. `{time}` stands for the date and time.
-    #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text with {time}", "such_as" = "\"From {time} on\"")))]
+    #[cfg_attr(
+        feature = "server",
+        schemars(extend("must_be" = "a text with {time}", "such_as" = "\"From {time} on\""))
+    )]
     pub opens: String,
     /// The text before an opening at which the order is drawn by lot.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a text", "such_as" = "\"Drawn by lot\"")))]

@@ -55,7 +55,7 @@ impl Core {
                 Comer::Arrival { arrived, place: arrived }
             }
         };
-        Some(comer.in_order(&self.settings.openings, user.fingerprint()))
+        Some(comer.in_order(&self.openings(), user.fingerprint()))
     }
 
     /// Returns who would come with this ticket, and the result of its check, without counting anything. Without a user,
@@ -74,7 +74,7 @@ impl Core {
                 Comer::Arrival { arrived, place: arrived }
             }
         };
-        (user.map_or(comer, |user| comer.in_order(&self.settings.openings, user.fingerprint())), found)
+        (user.map_or(comer, |user| comer.in_order(&self.openings(), user.fingerprint())), found)
     }
 
     /// Returns the position of a newcomer and the expected wait; `None` if newcomers do not wait in a line.
@@ -101,7 +101,7 @@ impl Core {
         let random = self.chance(user, now).f64();
         let wait =
             self.line.change(|line| line.refuse(&comer, user.fingerprint(), now, self.while_unknown(now), random));
-        let gathered = self.settings.openings.tell(wait.waiter.arrived, user.fingerprint(), now);
+        let gathered = self.openings().tell(wait.waiter.arrived, user.fingerprint(), now);
         Some(InLine::new(tickets.issue(&wait.waiter, user.fingerprint()), &wait, gathered))
     }
 
@@ -113,7 +113,7 @@ impl Core {
             Some(per_minute) => Duration::from_secs(60).div_f64(per_minute as f64),
             None => (*slot_length * *slots as u32).div_f64(room.max_active_users as f64),
         };
-        let opens_in = self.settings.openings.gathering(now).map(|opening| opening.opens.since(now));
+        let opens_in = self.openings().gathering(now).map(|opening| opening.opens.since(now));
         WhileUnknown { each, longest: (*min + *max) / 2, opens_in }
     }
 
@@ -142,7 +142,7 @@ impl Core {
     pub(crate) fn take_line_request(&self) -> Option<LineRequest> {
         self.settings.line.as_ref()?;
         let now = self.time.now();
-        let gathers = self.settings.openings.gathering(now).is_some();
+        let gathers = self.openings().gathering(now).is_some();
         Some(LineRequest { gathers, ..self.line.change(|line| line.take_request(now)) })
     }
 

@@ -1,9 +1,12 @@
 //! Operators' overrides: their bounds, their versions, and their exchange with the other servers.
 
 use super::{Core, State};
-use crate::room::{MOST_PER_MINUTE, Override, OverrideMode, OverrideVersion};
+use crate::config::GATHERS_FOR;
+use crate::line::{OpeningOrder, Openings};
+use crate::room::{MOST_PER_MINUTE, Override, OverrideMode, OverrideVersion, SetOpening};
 use crate::text::misleads;
 use crate::time::Timestamp;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest duration of an override.
@@ -100,6 +103,24 @@ pub enum OverrideError {
         /// How many characters are allowed.
         most: usize,
     },
+    /// There is no line in which newcomers could gather.
+    #[error("newcomers who gather for an opening wait in the line: set line.enabled = true in the configuration")]
+    NoLine,
+    /// The time to gather is below 1 s, or more than 2 h.
+    #[error("gather is {}; it must be between 1s and 2h, such as 15m", humantime::format_duration(*found))]
+    Gather {
+        /// The requested time.
+        found: Duration,
+    },
+    /// The opening lies in the past, or more than 12 h ahead.
+    #[error(
+        "at is {found}; it must be within the next 12 hours. [[opening]] in the configuration sets openings that are \
+         further away"
+    )]
+    Opens {
+        /// The requested time.
+        found: Timestamp,
+    },
     /// The known override has the highest possible version, so no other can replace it.
     #[error(
         "the override in force has the highest possible version, {found}, and cannot be superseded; it ends at {until}"
@@ -110,6 +131,19 @@ pub enum OverrideError {
         /// When that override ends.
         until: Timestamp,
     },
+}
+
+/// The openings of the configuration, and the one that an operator has set.
+pub(super) struct KnownOpenings {
+    set: Option<SetOpening>,
+    all: Arc<Openings>,
+}
+
+impl KnownOpenings {
+    /// Knows the openings of the configuration.
+    pub(super) fn configured(openings: &Openings) -> Self {
+        Self { set: None, all: Arc::new(openings.clone()) }
+    }
 }
 
 impl Core {
@@ -125,7 +159,8 @@ impl Core {
             let OverrideOrder { mode, max_active_users, newcomers_per_minute, lasting, by, reason } = order;
             // The stored override has millisecond precision.
             let until = Timestamp::from_millis(now.plus(lasting).as_millis());
-            let remembered_until = until;
+            let opening = state.room.override_().and_then(|known| known.opening);
+            let remembered_until = opening.map_or(until, |opening| opening.remembered_until().max(until));
             let override_ = Override {
                 version,
                 mode,
@@ -136,6 +171,7 @@ impl Core {
                 by,
                 reason,
                 withdrawn: false,
+                opening,
             };
             put_in_force(state, override_, now)
         })
@@ -151,6 +187,74 @@ impl Core {
             let version = self.next_version(Some(&override_), now);
             put_in_force(state, override_.withdraw(version), now).map(|_| true)
         })
+    }
+
+    /// Sets an opening for the fleet, or cancels the one that was set if `opening` is `None`. Returns whether anything
+    /// has changed.
+    pub(crate) fn set_opening(&self, opening: Option<SetOpening>) -> Result<bool, OverrideError> {
+        let now = self.time.now();
+        // The stored opening has millisecond precision, and all servers must draw from the same time.
+        let opening = opening.map(|SetOpening { opens, gather, by_lot }| SetOpening {
+            opens: Timestamp::from_millis(opens.as_millis()),
+            gather: Duration::from_millis(gather.as_millis().try_into().unwrap_or(u64::MAX)),
+            by_lot,
+        });
+        if let Some(opening) = opening {
+            self.check_opening(&opening, now)?;
+        }
+        self.change(|state| {
+            let known = state.room.override_().cloned();
+            if opening.is_none() && known.as_ref().is_none_or(|known| known.opening.is_none()) {
+                return Ok(false);
+            }
+            let version = self.next_version(known.as_ref(), now);
+            let record = known.unwrap_or_else(|| Override {
+                version: version.clone(),
+                mode: OverrideMode::Auto,
+                max_active_users: None,
+                newcomers_per_minute: None,
+                until: now,
+                remembered_until: now,
+                by: None,
+                reason: None,
+                withdrawn: true,
+                opening: None,
+            });
+            put_in_force(state, record.with_opening(version, opening), now)?;
+            self.take_over_opening(opening);
+            Ok(true)
+        })
+    }
+
+    fn check_opening(&self, opening: &SetOpening, now: Timestamp) -> Result<(), OverrideError> {
+        let SetOpening { opens, gather, .. } = *opening;
+        let (shortest, longest) = GATHERS_FOR;
+        if self.settings.line.is_none() {
+            Err(OverrideError::NoLine)
+        } else if !(shortest..=longest).contains(&gather) {
+            Err(OverrideError::Gather { found: gather })
+        } else if !(now..=now.plus(SetOpening::REACH)).contains(&opens) {
+            Err(OverrideError::Opens { found: opens })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Returns the openings of the configuration and of the operator.
+    pub(crate) fn openings(&self) -> Arc<Openings> {
+        Arc::clone(&self.openings.lock().all)
+    }
+
+    /// Adds the opening that an operator has set to those of the configuration, if it has changed.
+    pub(super) fn take_over_opening(&self, known: Option<SetOpening>) {
+        let mut openings = self.openings.lock();
+        if openings.set != known {
+            let mut all = self.settings.openings.clone();
+            if let Some(SetOpening { opens, gather, by_lot }) = known {
+                all.put(opens, gather, if by_lot { OpeningOrder::Lottery } else { OpeningOrder::Arrival });
+            }
+            *openings = KnownOpenings { set: known, all: Arc::new(all) };
+        }
     }
 
     /// Ends the override if its time is over. Returns whether it ended one: false if there is none, if its time is not
@@ -177,6 +281,7 @@ impl Core {
             && override_.newcomers_per_minute.is_none_or(|most| (1..=MOST_PER_MINUTE).contains(&most))
             && override_.until.max(override_.remembered_until) <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
             && override_.version.number <= latest_version(now)
+            && override_.opening.is_none_or(|opening| opening.gather <= GATHERS_FOR.1)
     }
 
     /// Gives the override a new version, and an end within [`MAX_OVERRIDE`], if its version lies so far in the future

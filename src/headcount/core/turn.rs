@@ -55,7 +55,8 @@ impl Core {
     /// opening. Returns the current minute and the state
     /// of the connection to the store.
     pub(crate) fn begin_tick(&self, now: Timestamp) -> (Slot, FleetLink) {
-        let gathers = self.settings.openings.gathering(now).is_some();
+        self.take_over_opening(self.state.read().room.override_().and_then(|known| known.opening));
+        let gathers = self.openings().gathering(now).is_some();
         if self.state.read().room.gathers() == gathers {
             self.write().now = now;
         } else {
