@@ -471,9 +471,9 @@ impl Headcount {
     /// Returns [`OverrideError`], and changes nothing, if there is no line, or if a time is outside its bounds.
     ///
     /// ```
-    /// use headcount::{Headcount, OpeningState, SetOpening, config::Carrier, time::{Clock, ManualClock}};
+    /// use headcount::{Headcount, OpeningState, SetOpening, config::Carrier, time::{Clock, ManualClock, Timestamp}};
     /// use std::{sync::Arc, time::Duration};
-    /// let clock = Arc::new(ManualClock::default());
+    /// let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     /// let builder = Headcount::builder().max_active_users(100).line(Carrier::Header).clock(Arc::clone(&clock));
     /// let (headcount, mut worker) = builder.build()?;
     /// let minute = Duration::from_secs(60);

@@ -29,6 +29,9 @@ const MOST_BYTES: u64 = 1 << 18;
 ///     wait = "Attente prévue : {minutes} min"
 ///     wait_unknown = "La durée de l’attente n’est pas encore connue."
 ///     progress = "Progression"
+///     not_open = "Pas encore ouvert"
+///     opens = "L’ouverture aura lieu à {time}."
+///     drawn = "L’ordre sera alors tiré au sort."
 ///     retry = "Cette page réessaie d’elle-même dans {seconds} s."
 /// "#)?;
 /// let builder: Builder = config.into();
