@@ -7,9 +7,11 @@
 
 mod support;
 
+use headcount::time::{Clock, SystemClock};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 use support::{Redis, Server, example, started, wait_for};
 use tempfile::tempdir;
 
@@ -99,6 +101,9 @@ position = "מקומך בתור: {position}"
 wait = "זמן המתנה צפוי: {minutes} דק׳"
 wait_unknown = "זמן ההמתנה עדיין לא ידוע."
 progress = "התקדמות"
+not_open = "עדיין לא פתוח"
+opens = "הכניסה החל מ־{time}."
+drawn = "הסדר ייקבע אז בהגרלה."
 retry = "הדף ינסה שוב בעוד {seconds} שנ׳."
 "#;
 
@@ -117,6 +122,17 @@ fn people_who_wait_see_their_place_and_come_in_by_themselves() {
     let arguments = ["--max-active-users", "10000", "--config", file.to_str().unwrap()];
     let server = Server::start(state.path(), &arguments, &environment);
     let [check, admin] = [server.check, server.admin].map(|address| format!("http://{address}"));
-    let plan = json!({ "check": check, "admin": admin, "crowd": 300, "shots": shots() });
+    // Another server opens half a minute later, and draws lots.
+    let opens = SystemClock::new().wall().plus(Duration::from_secs(30));
+    let opening = format!("[[opening]]\nat = \"{opens}\"\ngather = \"1m\"\norder = \"lottery\"\n");
+    std::fs::write(&file, HEBREW.to_owned() + &opening).unwrap();
+    let opening_state = tempdir().unwrap();
+    let gathering = Server::start(opening_state.path(), &arguments, &environment);
+    let gathering = json!({
+        "check": format!("http://{}/v1/check", gathering.check),
+        "admin": format!("http://{}", gathering.admin),
+        "opens": opens,
+    });
+    let plan = json!({ "gathering": gathering, "check": check, "admin": admin, "crowd": 300, "shots": shots() });
     tours("tests/page/waiting.cjs", &plan);
 }

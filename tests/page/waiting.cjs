@@ -71,6 +71,34 @@ async function person(browser, language, heading, options = {}) {
   await context.close();
 }
 
+// Looks at the page before an opening, until the browser is admitted.
+async function early(browser, language, heading, drawn, options = {}) {
+  const { direction = 'ltr', ...rest } = options;
+  const context = await browser.newContext({ locale: language, timezoneId: 'Asia/Tokyo', ...rest });
+  const { check: url, opens } = plan.gathering;
+  await context.addCookies([{ name: 'sid', value: `early-${language}`, domain: new URL(url).hostname, path: '/' }]);
+  const page = await context.newPage();
+  const answers = [];
+  page.on('response', answer => { if (answer.url() === url) answers.push([answer.status(), Date.now()]); });
+  await page.goto(url);
+  assert.equal(await page.locator('h1').innerText(), heading);
+  assert.equal(await page.locator('[role=status]').innerText(), drawn);
+  assert.equal(await page.evaluate(() => document.documentElement.dir), direction);
+  const time = await page.locator('time').innerText();
+  const local = new Date(opens).toLocaleString(language, { dateStyle: 'medium', timeStyle: 'short', timeZone: 'Asia/Tokyo' });
+  const isScripted = rest.javaScriptEnabled !== false;
+  assert.equal(time, isScripted ? local : opens.replace('T', ' ').replace('Z', ' UTC'), 'the time zone of the reader');
+  const scrolls = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
+  assert.ok(!scrolls, `${language}: scrolls sideways`);
+  await page.screenshot({ path: path.join(plan.shots, `early-${language}.png`) });
+  if (isScripted) await clean(page, `early ${language}`, told);
+  await until(`${language}: to be in`, () => answers.at(-1)[0] === 200, 60_000);
+  const late = (answers.at(-1)[1] - new Date(opens)) / 1000;
+  assert.ok(late >= 0 && late < 13, `${language} is in ${late} s after the opening`);
+  told.waited[`early ${language}`] = [answers.length, late];
+  await context.close();
+}
+
 // An operator looks at the line.
 async function operator(browser) {
   const page = await (await browser.newContext()).newPage();
@@ -89,6 +117,20 @@ async function operator(browser) {
 (async () => {
   const browser = await launch();
   try {
+    const admin = await (await browser.newContext()).newPage();
+    await admin.goto(plan.gathering.admin);
+    await until('the opening', async () => (
+      await admin.locator('#facts dt:text-is("Openings")').count() === 1
+      && /, by lot \(newcomers gather since \d/.test(await admin.locator('#facts dt:text-is("Openings") + dd').innerText())
+    ));
+    await Promise.all([
+      early(browser, 'en-GB', 'Not open yet', 'The order is drawn by lot then. It does not matter when you came.'),
+      early(browser, 'de', 'Noch nicht geöffnet', 'Die Reihenfolge wird dann ausgelost. Es spielt keine Rolle, wann Sie gekommen sind.', {
+        viewport: { width: 320, height: 640 }, isMobile: true, colorScheme: 'dark',
+      }),
+      early(browser, 'es', 'Todavía no está abierto', 'El orden se sorteará entonces. No importa cuándo haya llegado.', { javaScriptEnabled: false }),
+      early(browser, 'he', 'עדיין לא פתוח', 'הסדר ייקבע אז בהגרלה.', { direction: 'rtl' }),
+    ]);
     let served = 0;
     const crowd = [];
     for (let name = 0; name < plan.crowd; name++) crowd.push(client(name).then(() => served++));
