@@ -299,15 +299,45 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn admit_in_line(&self, token: impl AsRef<[u8]>, ticket: Option<&str>) -> (Admission, Option<InLine>) {
-        let user = self.user(token.as_ref());
+        let (admission, _, in_line) = self.decide_in_line(&self.user(token.as_ref()), ticket, AdmitOptions::ADMIT);
+        (admission, in_line)
+    }
+
+    /// Decides like [`admit_in_line`](Self::admit_in_line), but holds a seat for an admitted newcomer, as
+    /// [`hold`](Self::hold) does.
+    ///
+    /// ```
+    /// use headcount::{Headcount, config::Carrier};
+    /// let (headcount, _worker) = Headcount::builder().max_active_users(1).line(Carrier::Header).build()?;
+    /// let (_, seat, _) = headcount.hold_in_line("alice", None);
+    /// let (admission, none, in_line) = headcount.hold_in_line("bob", None);
+    /// assert!(!admission.is_admitted() && none.is_none() && in_line.is_some());
+    /// seat.unwrap().take();
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    pub fn hold_in_line(
+        &self,
+        token: impl AsRef<[u8]>,
+        ticket: Option<&str>,
+    ) -> (Admission, Option<HeldSeat>, Option<InLine>) {
+        let options = AdmitOptions { record: Record::OnSuccess, ..AdmitOptions::ADMIT };
+        self.decide_in_line(&self.user(token.as_ref()), ticket, options)
+    }
+
+    fn decide_in_line(
+        &self,
+        user: &User<'_>,
+        ticket: Option<&str>,
+        options: AdmitOptions<'_>,
+    ) -> (Admission, Option<HeldSeat>, Option<InLine>) {
         let core = &self.shared.core;
-        if let Some(admission) = core.decide_without_seat(&user, AdmitOptions::ADMIT) {
-            return (admission, None);
+        if let Some(admission) = core.decide_without_seat(user, options) {
+            return (admission, None, None);
         }
-        let comer = core.comer(&user, ticket.map(str::as_bytes), true);
-        let (admission, _) = core.decide_unseen(&user, AdmitOptions { comer, ..AdmitOptions::ADMIT });
+        let comer = core.comer(user, ticket.map(str::as_bytes), true);
+        let (admission, seat) = core.decide_unseen(user, AdmitOptions { comer, ..options });
         let waits = comer.filter(|_| !admission.is_admitted());
-        (admission, waits.and_then(|comer| core.refuse_in_line(comer, &user)))
+        (admission, seat, waits.and_then(|comer| core.refuse_in_line(comer, user)))
     }
 
     /// Decides like [`admit`](Self::admit), but treats a user with a valid [pass](Self::pass) from an earlier admission

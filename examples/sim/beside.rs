@@ -124,6 +124,7 @@ fn plan(real: &Measured) -> Plan {
         refill: Refill::Continuous,
         on_outage: OnOutage::Local,
         design: Design::HEADCOUNT,
+        line: false,
     };
     let weather = Weather {
         delay: DELAY,

@@ -21,6 +21,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod waiters;
 mod world;
 
 use clap::Parser;
@@ -96,6 +97,11 @@ struct Options {
     #[arg(long, conflicts_with = "measure")]
     measure_large: bool,
 
+    /// Measures newcomers who wait: in a line, and without one. Some give up, and some cheat. Takes 20 minutes. Writes
+    /// target/sim-line.md.
+    #[arg(long, conflicts_with_all = ["measure", "measure_large"])]
+    measure_line: bool,
+
     /// Plays the fleets that `./test scale` has measured with real parts, and prints both side by side.
     #[arg(long, value_name = "FILE", conflicts_with = "measure")]
     beside: Option<PathBuf>,
@@ -118,6 +124,7 @@ fn main() -> ExitCode {
     let result = match &options {
         Options { measure: true, plot, .. } => done(measure::measure(Path::new("target"), plot)),
         Options { measure_large: true, .. } => done(measure::measure_large(Path::new("target"))),
+        Options { measure_line: true, .. } => done(measure::measure_line(Path::new("target"))),
         Options { beside: Some(file), .. } => {
             done(beside::beside(file).map_err(|error| format!("{}: {error}", file.display())))
         }

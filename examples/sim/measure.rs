@@ -2,6 +2,7 @@
 //! is handed out best.
 
 mod large;
+mod line;
 mod plot;
 
 use crate::figures::Figures;
@@ -163,7 +164,27 @@ pub fn measure_large(out: &Path) -> Result<(), MeasureError> {
     Ok(())
 }
 
+/// Measures newcomers who wait, with and without a line, prints it, and writes it to a file.
+pub fn measure_line(out: &Path) -> Result<(), MeasureError> {
+    let plays = line::plays();
+    let rows = run_each(&plays, |play| {
+        let (figures, waits) = World::new(&play.plan).measure_waits(CROWD_FROM);
+        line::Row { overshoot: figures.overshoot(), utilisation: figures.utilisation(), waits }
+    });
+    let table = line::table(&plays.into_iter().zip(rows).collect::<Vec<_>>());
+    println!("{table}");
+    std::fs::create_dir_all(out)?;
+    std::fs::write(out.join("sim-line.md"), &table)?;
+    println!("{}", out.join("sim-line.md").display());
+    Ok(())
+}
+
 fn run(plans: &[Plan]) -> Vec<Row> {
+    run_each(plans, play)
+}
+
+/// Plays all of these on all cores.
+fn run_each<P: Sync, R: Send>(plans: &[P], play: impl Fn(&P) -> R + Sync) -> Vec<R> {
     let bar = ProgressBar::new(plans.len() as u64);
     let next = AtomicUsize::new(0);
     let rows = Mutex::new(Vec::new());
@@ -222,6 +243,7 @@ fn plan(design: Design, servers: usize, work: Duration, rate: f64, roaming: Roam
         refill: if design.sharing == Sharing::None { Refill::AfterResume } else { Refill::Continuous },
         on_outage: OnOutage::Local,
         design,
+        line: false,
     };
     let weather = Weather {
         delay: MILLI / 10,

@@ -63,6 +63,8 @@ pub struct Fleet {
     pub refill: Refill,
     pub on_outage: OnOutage,
     pub design: Design,
+    /// Whether newcomers who are refused wait in a line.
+    pub line: bool,
 }
 
 /// Which of the designs is played.
@@ -262,6 +264,8 @@ impl Plan {
         // Half of all fleets exchange news between the rounds.
         fleet.news_every = if seed % 2 == 1 { fleet.sync_every / 10 } else { Duration::ZERO };
         fleet.half_without_news = rng.u8(..8) == 0;
+        // A number of its own, so that the other draws of a seed stay as they were.
+        fleet.line = Rng::with_seed(seed ^ 0x11e5).bool();
         let window = fleet.slot * fleet.slots;
         // A large fleet is tested for its size, and its run may be short.
         let play = if fleet.servers > 24 { 20 * SECOND } else { window.mul_f64(1.2 + 1.3 * rng.f64()) + 10 * SECOND };
@@ -315,6 +319,7 @@ fn draw_fleet(rng: &mut Rng) -> Fleet {
         refill,
         on_outage,
         design: Design::HEADCOUNT,
+        line: false,
     }
 }
 
@@ -360,6 +365,7 @@ fn draw_crowd(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Crowd {
     let roaming = [Roaming::Mixed, Roaming::Random, Roaming::Sticky, Roaming::Skewed][rng.usize(..4)];
     let think = window.mul_f64(0.02 + 0.2 * rng.f64());
     let habits = Habits {
+        patience: None,
         think,
         session: window.mul_f64(0.2 + 1.5 * rng.f64()),
         silence_probability: 0.15 * rng.f64(),

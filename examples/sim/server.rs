@@ -5,6 +5,7 @@ use crate::clocks::ServerClock;
 use crate::plan::{Crowd, Fleet, Weather};
 use crate::tokens::Tokens;
 use headcount::bloom::Shape;
+use headcount::config::Carrier;
 use headcount::fingerprint::{Fingerprint, FingerprintKey};
 use headcount::internals::{Glance, Values, glance};
 use headcount::round::{Exchange, Outgoing, Reply, Request, Version};
@@ -137,6 +138,7 @@ impl Server {
             .clock(clock.clone())
             .sharing(fleet.design.sharing)
             .seed(seed);
+        let builder = if fleet.line { builder.line(Carrier::Header) } else { builder };
         let (headcount, worker) = builder.build().expect("a plan stays within the bounds of the configuration");
         let exchange = headcount.exchange_by("simulated", "", fleet.design.protocol);
         let current = glance(&headcount).current;

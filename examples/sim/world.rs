@@ -9,6 +9,7 @@ use crate::plan::{Damage, Fleet, Kind, MILLI, Plan, Sabotage};
 use crate::server::Server;
 use crate::store::{Backup, Store};
 use crate::tokens::Tokens;
+use crate::waiters::{Waiters, Waits};
 use fastrand::Rng;
 use headcount::bloom::{Bloom, Shape};
 use headcount::internals::{Sharing, minutes};
@@ -83,6 +84,7 @@ pub struct World<'a> {
     conflicts: u64,
     log: Option<Vec<String>>,
     figures: Option<Figures>,
+    waiters: Waiters,
 }
 
 #[derive(Debug)]
@@ -235,6 +237,7 @@ impl<'a> World<'a> {
             conflicts: 0,
             log: None,
             figures: None,
+            waiters: Waiters::new(plan.seed),
         }
     }
 
@@ -261,6 +264,13 @@ impl<'a> World<'a> {
         let mode_changes = modes.map(|changes| changes.to_throttling + changes.to_open).sum();
         let figures = self.figures.take().unwrap_or_default();
         (self.outcomes(), figures, mode_changes)
+    }
+
+    /// Plays the plan like [`measure`](Self::measure), and returns how long newcomers waited.
+    pub fn measure_waits(mut self, crowd_from: Duration) -> (Figures, Waits) {
+        self.figures = Some(Figures::new(&self.fleet, crowd_from));
+        self.run();
+        (self.figures.take().unwrap_or_default(), self.waiters.waits())
     }
 
     /// Plays the plan, and returns how many minutes each server covers at its end.
@@ -862,13 +872,21 @@ impl<'a> World<'a> {
         let recorded_in = if glance.is_late { glance.current.max(now) } else { glance.current };
         // Right after a pause, the decision first withdraws the share, which an explanation cannot do.
         let is_explained = self.decisions.is_multiple_of(EXPLAINED_EACH) && server.sleeps_until.is_none();
-        let explained = is_explained.then(|| server.headcount.explain(player.to_string(), None).decision);
+        let shown = self.waiters.shows(token, self.now);
+        let ticket = shown.as_deref().filter(|_| self.fleet.line);
+        let explained = is_explained.then(|| server.headcount.explain(player.to_string(), ticket).decision);
         // As the layer and `POST /v1/check` decide.
-        let (admission, seat) = server.headcount.hold(player.to_string());
+        let (mut admission, seat, in_line) = server.headcount.hold_in_line(player.to_string(), ticket);
         if let Some(seat) = seat {
             seat.take();
         }
         let decision = admission.decision();
+        match &mut admission {
+            Admission::Admitted(_) => self.waiters.admitted(token, self.now),
+            Admission::Rejected { retry_after } => {
+                *retry_after = self.waiters.refused(token, in_line.as_ref(), *retry_after, self.now);
+            }
+        }
         if let Admission::Rejected { retry_after } = admission
             && !self.fleet.refusal_delay.is_zero()
         {

@@ -85,6 +85,8 @@ pub struct Sample {
     pub newcomers: u64,
     /// Requests that this server rejected, or would have rejected if it enforced rejections.
     pub rejected: u64,
+    /// The newcomers who waited in the line at the end of the sample; null without a line.
+    pub waiting: Option<u64>,
 }
 
 /// The figures of a controller at one moment.
@@ -96,6 +98,7 @@ pub(crate) struct Moment {
     pub(crate) high: u64,
     pub(crate) max_active_users: u64,
     pub(crate) is_throttling: bool,
+    pub(crate) waiting: Option<u64>,
     /// Counts since the start.
     pub(crate) counts: Counts,
 }
@@ -211,6 +214,7 @@ impl Track {
             admitted: sample.admitted + counts.admitted,
             newcomers: sample.newcomers + counts.newcomers,
             rejected: sample.rejected + counts.rejected,
+            waiting: moment.waiting,
         };
     }
 }
@@ -237,6 +241,7 @@ impl Sample {
         admitted: 0,
         newcomers: 0,
         rejected: 0,
+        waiting: None,
     };
 }
 
@@ -249,7 +254,8 @@ mod tests {
     fn moment(seconds: u64, admitted: u64, is_throttling: bool) -> Moment {
         let at = Timestamp::from_millis(1_800_000_000_000).plus(Duration::from_secs(seconds));
         let counts = Counts { admitted, newcomers: admitted / 2, rejected: admitted / 10 };
-        Moment { at, active_users: seconds, low: 0, high: 9, max_active_users: 100, is_throttling, counts }
+        let waiting = Some(2 * seconds);
+        Moment { at, active_users: seconds, low: 0, high: 9, max_active_users: 100, is_throttling, waiting, counts }
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub struct Habits {
     pub absence: RangeInclusive<Duration>,
     /// How many times a player tries again after a rejection before giving up.
     pub retries: u32,
+    /// The mean time after which a player who has not been admitted yet gives up, whatever retries are left; `None` if
+    /// players wait for as long as they have retries.
+    pub patience: Option<Duration>,
     /// The server that a player's next request is sent to.
     pub roaming: Roaming,
 }
@@ -53,6 +56,7 @@ impl Default for Habits {
             return_probability: 0.0,
             absence: 10 * MINUTE..=60 * MINUTE,
             retries: 8,
+            patience: None,
             roaming: Roaming::Mixed,
         }
     }

@@ -16,6 +16,8 @@ pub(super) struct Player {
     /// When the current session ends; `None` between sessions.
     ends: Option<Duration>,
     has_entered: bool,
+    /// When the player gives up, if not admitted before.
+    gives_up: Option<Duration>,
 }
 
 impl Player {
@@ -25,7 +27,10 @@ impl Player {
             Roaming::Skewed => skewed(servers, &mut rng),
             _ => rng.usize(..servers),
         };
-        Self { rng, roaming, server, due: at, retries_left: habits.retries, ends: None, has_entered: false }
+        // A number is drawn only if patience has an end, because a draw would change the schedules of other crowds.
+        let gives_up = habits.patience.map(|patience| at + exponential(patience, &mut rng));
+        let retries_left = habits.retries;
+        Self { rng, roaming, server, due: at, retries_left, ends: None, has_entered: false, gives_up }
     }
 
     pub(super) fn next_server(&mut self, servers: usize) -> usize {
@@ -83,7 +88,9 @@ impl Player {
     }
 
     fn retry(&mut self, retry_after: Duration, census: &mut Census) -> Option<Duration> {
-        let Some(left) = self.retries_left.checked_sub(1) else {
+        let due = self.due + retry_after;
+        let is_patient = self.has_entered || self.gives_up.is_none_or(|gives_up| due <= gives_up);
+        let Some(left) = self.retries_left.checked_sub(1).filter(|_| is_patient) else {
             match self.ends {
                 Some(_) => census.locked_out += 1,
                 None => census.gave_up += 1,
@@ -91,7 +98,7 @@ impl Player {
             return None;
         };
         self.retries_left = left;
-        Some(self.due + retry_after)
+        Some(due)
     }
 }
 

@@ -110,6 +110,11 @@ async function operator(browser) {
   ));
   await until('the pace', async () => /^\d+ served a minute/.test(await fact('Pace of the line')));
   assert.match(await fact('Called so far'), /^who came until \d/);
+  await until('the chart of the line', async () => await page.locator('#picture polyline.waiting').count() > 0);
+  assert.ok(await page.locator('#waiting').isVisible());
+  await page.locator('#numbers summary').click();
+  await until('the table', async () => /^[\d,]+$/.test(await page.locator('#rows tr:first-child td:last-child').innerText()));
+  assert.equal(await page.locator('#waiting-head').innerText(), 'waiting');
   await clean(page, 'the line', told);
   await page.screenshot({ path: path.join(plan.shots, 'line.png'), fullPage: true });
 }

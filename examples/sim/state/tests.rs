@@ -219,7 +219,8 @@ fn two_runs_do_not_share_a_file() {
 
 #[test]
 fn the_fingerprint_covers_all_that_is_played() {
-    let mut played = vec!["bloom", "fingerprint", "headcount", "players", "ring", "room", "round", "sharded", "sync"];
+    let mut played =
+        vec!["bloom", "fingerprint", "headcount", "line", "players", "ring", "room", "round", "sharded", "sync"];
     played.extend(["headcount/core", "sync/memory", "time"]);
     let mut sources = BTreeSet::new();
     for module in played {

@@ -1,5 +1,5 @@
 'use strict';
-// The window as a picture: active users against the limit, and what was admitted and rejected each second. The colours are the
+// The window as a picture: active users against the limit, who waits in the line, and what was admitted and rejected each second. The colours are the
 // style sheet's, so that one picture is right on light and dark.
 
 const SVG = new DOMParser().parseFromString('<svg></svg>', 'text/html').querySelector('svg').namespaceURI;
@@ -60,8 +60,10 @@ function chart(box, history, { width, height, minutes, now, read }) {
   const { left, right, top, between, below } = CHART;
   const x = at => left + (width - left - right) * Math.min(1, Math.max(0, (at - start) / (end - start)));
   const inner = height - top - between - below;
-  const users = { top, bottom: top + inner * 0.68 };
-  const rates = { top: users.bottom + between, bottom: height - below };
+  const hasLine = samples.some(sample => sample.waiting !== null);
+  const users = { top, bottom: top + inner * (hasLine ? 0.5 : 0.68) - (hasLine ? between : 0) };
+  const line = { top: users.bottom + between, bottom: users.bottom + between + inner * 0.2 };
+  const rates = { top: (hasLine ? line : users).bottom + between, bottom: height - below };
 
   // A very wide interval is cut off, because it would make everything else small.
   const highest = (list, value) => list.reduce((most, sample) => Math.max(most, value(sample)), 0);
@@ -71,8 +73,12 @@ function chart(box, history, { width, height, minutes, now, read }) {
   const scale = ({ top: above, bottom }, max) => value => bottom - (bottom - above) * Math.min(1, value / max);
   const yUsers = scale(users, topUsers);
   const yRate = scale(rates, topRate);
+  const topWaiting = 1.1 * Math.max(1, highest(samples, it => it.waiting ?? 0));
+  const yWaiting = scale(line, topWaiting);
 
-  for (const [panel, max, count, y, title] of [[users, topUsers, 5, yUsers, 'active users'], [rates, topRate, 3, yRate, 'a second, on this server']]) {
+  const panels = [[users, topUsers, 5, yUsers, 'active users'], [rates, topRate, 3, yRate, 'a second, on this server']];
+  if (hasLine) panels.push([line, topWaiting, 2, yWaiting, 'waiting in the line']);
+  for (const [panel, max, count, y, title] of panels) {
     for (const value of ticks(max / 1.1, count)) {
       root.append(svg('line', { class: 'rule', x1: left, x2: width - right, y1: y(value), y2: y(value) }));
       root.append(svg('text', { class: 'axis', x: left - 6, y: y(value) + 4, 'text-anchor': 'end' }, short(value)));
@@ -97,11 +103,12 @@ function chart(box, history, { width, height, minutes, now, read }) {
   const path = points => points.map(([at, y]) => `${x(at).toFixed(1)},${y.toFixed(1)}`).join(' ');
   for (const whole of stretches(samples, grain)) {
     const ends = value => [[whole[0].start, value(whole[0])], ...whole.map(it => [it.end, value(it)])];
-    const line = value => ends(it => yUsers(value(it)));
-    root.append(svg('polygon', { class: 'interval', points: path([...line(it => it.high), ...line(it => it.low).toReversed()]) }));
-    root.append(svg('polyline', { class: 'limit', points: path(line(it => it.max_active_users)) }));
+    const ofUsers = value => ends(it => yUsers(value(it)));
+    root.append(svg('polygon', { class: 'interval', points: path([...ofUsers(it => it.high), ...ofUsers(it => it.low).toReversed()]) }));
+    root.append(svg('polyline', { class: 'limit', points: path(ofUsers(it => it.max_active_users)) }));
     // A halo keeps the users visible where they meet the limit.
-    for (const name of ['halo', 'users']) root.append(svg('polyline', { class: name, points: path(line(it => it.active_users)) }));
+    for (const name of ['halo', 'users']) root.append(svg('polyline', { class: name, points: path(ofUsers(it => it.active_users)) }));
+    if (hasLine) root.append(svg('polyline', { class: 'waiting', points: path(ends(it => yWaiting(it.waiting ?? 0))) }));
     const old = whole.filter(it => !it.isYoung);
     for (const [name, rate] of [['admitted', 'admittedRate'], ['rejected', 'rejectedRate']]) {
       root.append(svg('polyline', { class: name, points: path(old.flatMap(it => [[it.start, yRate(it[rate])], [it.end, yRate(it[rate])]])) }));

@@ -403,7 +403,7 @@ async function redraw() {
 // Shows the figures of the sample under the pointer, or nothing if there is none.
 function readout(sample) {
   set('readout', sample
-    ? `${time(sample.from, history.grain_seconds)}: ${number(sample.active_users)} active users (${number(sample.low)} to ${number(sample.high)}), limit ${number(sample.max_active_users)}; ${sample.admittedRate.toFixed(1)} admitted and ${sample.rejectedRate.toFixed(1)} rejected a second`
+    ? `${time(sample.from, history.grain_seconds)}: ${number(sample.active_users)} active users (${number(sample.low)} to ${number(sample.high)}), limit ${number(sample.max_active_users)}; ${sample.admittedRate.toFixed(1)} admitted and ${sample.rejectedRate.toFixed(1)} rejected a second${sample.waiting === null ? '' : `; ${number(sample.waiting)} waiting in the line`}`
     : '');
 }
 
@@ -417,12 +417,18 @@ function numbers() {
   const lasted = sample => Math.max(0.1, sample.seconds);
   const throttled = samples.reduce((sum, sample) => sum + sample.throttling * sample.seconds, 0);
   const rejected = status.enforcement === 'shadow' ? 'would have been rejected' : 'were rejected';
-  const long = throttled < 1 ? `newcomers ${status.enforcement === 'shadow' ? 'would never have been' : 'were never'} rejected` : `newcomers ${rejected} for ${ago(throttled)}`;
+  const refused = samples.reduce((sum, sample) => sum + sample.rejected, 0);
+  const never = `newcomers ${status.enforcement === 'shadow' ? 'would never have been' : 'were never'} rejected`;
+  const despite = refused === 0 ? never : `${number(refused)} requests ${rejected} although there was room`;
+  const long = throttled < 1 ? despite : `newcomers ${rejected} for ${ago(throttled)}`;
   set('caption', `Since ${time(samples[0].from, grain)}: at most ${number(most.active_users)} active users, at ${time(most.from, grain)}; ${long}.`);
+  const hasLine = samples.some(sample => sample.waiting !== null);
+  for (const id of ['waiting', 'waiting-head']) el(id).hidden = !hasLine;
   if (el('numbers').open) {
     fill(el('rows'), samples.toReversed().map(sample => [
       time(sample.from, grain), number(sample.active_users), number(sample.max_active_users), percent(sample.throttling),
       (sample.admitted / lasted(sample)).toFixed(1), number(sample.newcomers), (sample.rejected / lasted(sample)).toFixed(1),
+      ...(hasLine ? [number(sample.waiting ?? 0)] : []),
     ]));
   }
 }
