@@ -25,10 +25,14 @@ pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-headcount-dec
 pub(crate) const MODE: HeaderName = HeaderName::from_static("x-headcount-mode");
 /// The header with the name of the limiter that refused.
 const LIMIT: HeaderName = HeaderName::from_static("x-headcount-limit");
+/// The headers with the place in the line and the expected wait in seconds, for proxies that answer with a body of their
+/// own.
+const POSITION: HeaderName = HeaderName::from_static("x-headcount-position");
+const WAIT: HeaderName = HeaderName::from_static("x-headcount-wait");
 /// The headers that scripts of other origins may read.
 const EXPOSED: &str = concat!(
     "Retry-After, RateLimit, RateLimit-Policy, X-Headcount-Decision, X-Headcount-Limit, X-Headcount-Mode, ",
-    "X-Headcount-Ticket"
+    "X-Headcount-Position, X-Headcount-Ticket, X-Headcount-Wait"
 );
 /// The problem type of a refusal for lack of room, and its title.
 const NO_ROOM: &str = "urn:headcount:no-room";
@@ -214,6 +218,10 @@ impl Refusal {
         if let Reason::Waits(waiting) = &self.reason {
             let (name, value) = waiting.header.clone();
             headers.append(name, value);
+            headers.insert(POSITION, waiting.in_line.position.into());
+            if let Some(wait) = waiting.in_line.estimated_wait {
+                headers.insert(WAIT, whole_seconds(wait).into());
+            }
         }
         if let Reason::Limited(limited) = &self.reason {
             limited.quotas.tell(headers);

@@ -499,11 +499,16 @@ fn a_ticket_both_ways(runtime: &Handle, kind: Kind) {
     let answer = stack.get("/play", "bob");
     let ticket = answer.header("x-headcount-ticket").to_owned();
     assert_eq!((answer.status, ticket.len()), (429, 43), "{answer:?}");
+    let problem = answer.json();
+    assert_eq!((&problem["position"], &problem["ticket"]), (&1.into(), &ticket.as_str().into()), "{problem}");
+    assert_eq!(problem["estimated_wait_seconds"], serde_json::Value::Null, "it is not known yet: {problem}");
+    assert_eq!(problem["retry_after"].to_string(), answer.header("retry-after"));
     let shown = [("X-Headcount-Ticket", ticket.as_str())];
     let again = stack.ask("GET", "/play", "bob", &shown, b"");
     assert_eq!((again.status, again.header("x-headcount-ticket")), (429, ticket.as_str()), "it is too early");
     let page = stack.ask("GET", "/play", "bob", &[shown[0], ("Accept", "text/html,*/*;q=0.8")], b"");
     assert_eq!((page.status, page.header("x-headcount-ticket")), (429, ticket.as_str()));
+    assert!(page.body.contains("<p>Your place in the line: "), "{page:?}");
     let tickets = stack.headcount.status()["line"]["tickets"].clone();
     assert_eq!((&tickets["valid"], &tickets["forged"]), (&2.into(), &0.into()), "{tickets}");
     stack.app.arrived();
