@@ -25,8 +25,8 @@ pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-headcount-dec
 pub(crate) const MODE: HeaderName = HeaderName::from_static("x-headcount-mode");
 /// The header with the name of the limiter that refused.
 const LIMIT: HeaderName = HeaderName::from_static("x-headcount-limit");
-/// The headers with the place in the line and the expected wait in seconds, for proxies that answer with a body of their
-/// own.
+/// The headers with the place in the line and the expected wait in seconds, for proxies that answer with a body of
+/// their own.
 const POSITION: HeaderName = HeaderName::from_static("x-headcount-position");
 const WAIT: HeaderName = HeaderName::from_static("x-headcount-wait");
 /// The headers that scripts of other origins may read.
