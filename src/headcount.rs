@@ -44,7 +44,7 @@ use std::time::Duration;
 
 #[cfg(test)]
 pub(crate) use self::core::State;
-pub(crate) use self::core::{AdmitOptions, Core, Minute, Record, StoreMemory, TakenMinute, User};
+pub(crate) use self::core::{AdmitOptions, Core, ExchangedOverride, Minute, Record, StoreMemory, TakenMinute, User};
 pub use self::core::{Decisions, HeldSeat, MAX_OVERRIDE, OverrideError, OverrideOrder, PassChecks, Presence, Touches};
 pub use admission::{Admission, Admitted, Decision};
 pub use builder::{BuildError, Builder};

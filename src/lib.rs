@@ -75,7 +75,7 @@ pub use reason::Reason;
 #[cfg(feature = "redis")]
 pub use redis_link::RedisConnection;
 pub use ring::codec::DecodeError;
-pub use room::{Mode, OnOutage, Override, OverrideMode, OverrideVersion, Refill, SetOpening};
+pub use room::{Mode, OnOutage, Override, OverrideMode, OverrideVersion, Refill, SetOpening, SetOpenings};
 pub use store_error::{ErrorClass, StoreError};
 #[cfg(feature = "redis")]
 pub use sync::RedisStore;

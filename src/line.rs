@@ -312,7 +312,7 @@ impl Line {
         let (arrived, place) = (comer.arrived(), comer.place());
         let (position, eta) = match unknown.opens_in {
             // A lottery has not been held yet, and nobody has been called.
-            Some(_) => (Position::somewhere(self.view.waiting.saturating_add(self.joined)), None),
+            Some(_) => (self.anywhere(), None),
             None => self.look_up(comer),
         };
         if let Comer::Waiter(waiter) = comer
@@ -368,6 +368,11 @@ impl Line {
     pub(crate) fn look_up(&self, comer: &Comer) -> (Position, Option<Eta>) {
         let position = self.position(comer);
         (position, self.eta(position))
+    }
+
+    /// Returns the position of a newcomer who may stand anywhere.
+    pub(crate) fn anywhere(&self) -> Position {
+        Position::somewhere(self.view.waiting.saturating_add(self.joined))
     }
 
     fn poll_after(&self, place: Place, eta: Option<Eta>, unknown: Duration) -> Duration {

@@ -103,7 +103,8 @@ itself. A server without a fleet forgets it when it restarts.")]
   headcount opening 2026-12-01T18:00:00Z --gather 15m --order lottery
   headcount opening --cancel
 
-Nobody new is admitted while newcomers gather; active users carry on. Needs line.enabled. The time is at most 12 hours
+Nobody new is admitted while newcomers gather; active users carry on. Then the opening can neither be replaced nor
+cancelled. Needs line.enabled. The time is at most 12 hours
 ahead; [[opening]] in the configuration sets later ones.")]
     Opening(Opening),
     /// Explain why a user is admitted or refused now, and what would let it in.

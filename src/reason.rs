@@ -38,6 +38,8 @@ pub enum Reason {
     MissingToken,
     /// The token is not valid: `[token.jwt]` refuses it.
     InvalidToken,
+    /// The keys that verify tokens have not been fetched yet.
+    KeysMissing,
     /// An operator's override admits no newcomers.
     OverrideThrottling,
     /// There are as many active users as `max_active_users`.
@@ -80,6 +82,7 @@ impl Reason {
             }
             Self::MissingToken => "There is no token; token.missing_token decides.",
             Self::InvalidToken => "The token is not valid.",
+            Self::KeysMissing => "The keys that verify tokens have not been fetched yet; the log says why.",
             Self::OverrideThrottling => "An operator's override admits no newcomers.",
             Self::NoRoom => "The user is a newcomer, and there is no room.",
             Self::NoSeatHere => "There is room, but this server holds no free seat at the moment.",
@@ -116,6 +119,7 @@ impl Reason {
             Self::Limited => "Time: the list of limits says how long.",
             Self::MissingToken => "A token, in one of the places that token.from lists.",
             Self::InvalidToken => "A valid token.",
+            Self::KeysMissing => "The server of token.jwt.jwks_url must answer.",
             _ => return None,
         })
     }

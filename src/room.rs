@@ -16,7 +16,7 @@ use nodes::Nodes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-pub use overrides::{Override, OverrideMode, OverrideVersion, SetOpening};
+pub use overrides::{Override, OverrideMode, OverrideVersion, SetOpening, SetOpenings};
 pub(crate) use permits::{MOST_PER_MINUTE, Permits};
 
 /// α: the part of the room that the whole fleet hands out per round. It is below 1 because every server hands out its
@@ -619,22 +619,23 @@ impl Room {
 
     /// Applies an override, unless the known one has the same or a later version, or the new one need not be remembered
     /// any more. The override that stays is remembered for as long as either of them. Returns whether the new one was
-    /// applied.
+    /// applied. The later list of openings stays, whichever override does.
     pub(crate) fn apply_if_newer(&mut self, override_: Override, now: Timestamp) -> bool {
         let remembered_until = override_.until.max(override_.remembered_until);
-        let known = self.override_.as_mut();
-        let known_until = known.as_ref().map_or(remembered_until, |known| known.remembered_until);
-        let remembered_until = remembered_until.max(known_until);
-        if let Some(known) = known.filter(|known| override_.version <= known.version) {
-            known.remembered_until = remembered_until;
-            return false;
-        }
-        let is_newest = Override { remembered_until, ..override_ }.at(now);
-        let taken = is_newest.is_some();
-        if taken {
-            self.override_ = is_newest;
-        }
-        taken
+        let Some(known) = self.override_.take() else {
+            self.override_ = Override { remembered_until, ..override_ }.at(now);
+            return self.override_.is_some();
+        };
+        let remembered_until = remembered_until.max(known.remembered_until);
+        let later = if override_.openings.version > known.openings.version { &override_ } else { &known };
+        let openings = later.openings.clone();
+        let is_newer = override_.version > known.version;
+        let newer = if is_newer { override_ } else { known.clone() };
+        let newest = Override { remembered_until, ..newer }.with_openings(openings);
+        let kept = if is_newer { newest.at(now) } else { Some(newest) };
+        let is_taken = is_newer && kept.is_some();
+        self.override_ = kept.or(Some(known));
+        is_taken
     }
 
     /// Replaces the override in force, whatever its version.

@@ -40,10 +40,12 @@ mod seats;
 mod servers;
 
 use crate::failpoints;
-use crate::headcount::{CORRUPT_OVERRIDE, Core, Headcount, Minute, RoundFigures, StoreMemory, TakenMinute};
+use crate::headcount::{
+    CORRUPT_OVERRIDE, Core, ExchangedOverride, Headcount, Minute, RoundFigures, StoreMemory, TakenMinute,
+};
 use crate::ring::Lack;
 use crate::ring::codec::{Codec, Covers, DecodeError};
-use crate::room::{FleetLink, FleetView, Override};
+use crate::room::{FleetLink, FleetView, Override, SetOpenings};
 use crate::store_error::StoreError;
 use crate::time::{Observed, Slot, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -629,11 +631,14 @@ impl Round {
         let stored = read.flatten();
         // While two clocks disagree, plausibility is unknown, so no override is overwritten as implausible.
         let stored_memory = stored.as_ref().filter(is_plausible).map(Override::memory);
-        let (taken, ours) = self.core.exchange_override(stored, now);
+        let ExchangedOverride { is_taken, has_openings, ours } = self.core.exchange_override(stored, now);
         let remove = is_foreign.then(|| OutgoingOverride { after: after.clone(), value: None });
         let Some(ours) = ours else { return remove };
-        if taken {
+        if is_taken {
             log_override(&ours);
+        }
+        if has_openings {
+            log_openings(&ours.openings);
         }
         let later = stored_memory.is_none_or(|stored| ours.memory() > stored) && ours.remembered_until > now;
         let value = || Some(stored_override(&ours, self.codec.mac()));
@@ -1060,6 +1065,12 @@ impl Round {
         self.figures.times.record(now.saturating_sub(self.started));
         Next::Done(outcome)
     }
+}
+
+/// Logs the openings that another server has set, or cancelled.
+fn log_openings(openings: &SetOpenings) {
+    let times: Vec<_> = openings.list.iter().map(|opening| opening.opens.to_string()).collect();
+    tracing::info!(openings = times.join(", "), "the openings were changed on another server");
 }
 
 /// Logs an override that another server has set.

@@ -92,13 +92,15 @@ impl WaitingPage {
             }
             match languages.iter_mut().find(|known| known.language.eq_ignore_ascii_case(&text.language)) {
                 Some(known) => known.replace(text),
-                None => languages.push(text.clone()),
+                // What is said before an opening may be left out.
+                None => languages.push(text.clone().with_opening_of(&languages[0])),
             }
         }
         for text in &languages {
             if let Some(missing) = text.missing() {
                 let (key, found) = ("line.page.text", format!("{} without {missing}", text.language));
-                let expected = "a language that is not built in needs all texts; only direction may be left out";
+                let expected =
+                    "a language that is not built in needs all texts but direction, not_open, opens and drawn";
                 return Err(PageError { key, found, expected });
             }
             for (field, value) in

@@ -48,7 +48,7 @@ pub struct Opening {
     #[serde(default = "a_quarter_of_an_hour", with = "humantime_serde")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = words::TIME, "such_as" = "\"15m\""), with = "String"))]
     pub gather: Duration,
-    /// By what the gathered are ordered. Who arrives after the opening stands behind them.
+    /// By what the gathered are ordered. Those who arrive after the opening stand behind them.
     #[serde(default, deserialize_with = "word")]
     #[cfg_attr(
         feature = "server",

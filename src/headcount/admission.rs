@@ -70,15 +70,20 @@ pub enum Admitted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // The variants are those of `Admitted`, and the refusals.
 pub enum Decision {
+    /// The user was seen within the window.
     Seen,
+    /// There was room for a newcomer.
     Newcomer,
     /// There was no room.
     Rejected,
+    /// Would have been rejected if rejections were enforced.
     ShadowRejected,
+    /// No decision was needed.
     Exempt,
+    /// There was no token.
     Missing,
+    /// Admitted, because this server cannot tell newcomers from active users yet.
     Warming,
     /// A limiter refused the request.
     Limited,

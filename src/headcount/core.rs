@@ -47,6 +47,7 @@ pub(crate) use decide::{AdmitOptions, Record};
 pub(crate) use explain::{Placed, Weighed};
 pub(crate) use fleet_time::FleetTime;
 pub(crate) use minutes::{Minute, StoreMemory, TakenMinute};
+pub(crate) use overrides::ExchangedOverride;
 pub use overrides::{MAX_OVERRIDE, OverrideError, OverrideOrder};
 pub use presence::Presence;
 pub use seat::HeldSeat;

@@ -39,7 +39,7 @@ pub struct Explanation {
     /// The first moment of the earliest minute of the window in which the user was seen; null for a newcomer.
     pub known_since: Option<Timestamp>,
     /// The minutes of the window in which the user was seen, by their first moments; the newest is first. If this list
-    /// is empty and the user counts as seen, then it is taken for others.
+    /// is empty and the user counts as seen, then it is mistaken for another user.
     pub seen_in: Vec<Timestamp>,
     /// The probability that an unknown user is taken for a seen one.
     pub false_positive_ratio: f64,
@@ -152,6 +152,14 @@ pub(crate) struct ExplainedRequest {
 pub(crate) type LimitsPeek =
     Box<dyn Fn(ExplainedRequest, bool) -> Pin<Box<dyn Future<Output = Vec<ExplainedLimit>> + Send>> + Send + Sync>;
 
+/// Why a token names no user.
+#[cfg(feature = "admin")]
+#[cfg_attr(not(feature = "jwt"), allow(dead_code))]
+enum Unverified {
+    Invalid,
+    NoKeysYet,
+}
+
 impl TicketFound {
     fn of(check: Option<TicketCheck>, is_checked: bool) -> Self {
         match check {
@@ -212,8 +220,8 @@ impl Explanation {
 
 impl Headcount {
     /// Explains what a check of this token would be answered now, and why. A newcomer may show a ticket of the line.
-    /// Nothing is recorded, renewed or counted. The limits of requests are not asked; the admin API asks those of
-    /// `[[limit]]`.
+    /// Nothing is recorded, renewed or counted. Passes are not considered. The limits of requests are not asked; the
+    /// admin API asks those of `[[limit]]`.
     pub fn explain(&self, token: impl AsRef<[u8]>, ticket: Option<&str>) -> Explanation {
         self.explain_user(Some(token.as_ref()), ticket)
     }
@@ -259,7 +267,7 @@ impl Headcount {
         if let Some(token) = request.token.as_deref().filter(|_| !is_verified) {
             match self.verified_user(token) {
                 Ok(user) => request.user = user,
-                Err(()) => return self.explain_invalid(),
+                Err(refused) => return self.explain_unverified(refused),
             }
         }
         let user = request.user.as_deref().or(request.token.as_deref());
@@ -275,22 +283,28 @@ impl Headcount {
         explanation
     }
 
-    fn explain_invalid(&self) -> Explanation {
+    fn explain_unverified(&self, why: Unverified) -> Explanation {
         let mut explanation = self.explain_user(Some(b""), None);
         explanation.line = None;
-        explanation.decide(Decision::Invalid, Reason::InvalidToken);
+        match why {
+            Unverified::Invalid => explanation.decide(Decision::Invalid, Reason::InvalidToken),
+            Unverified::NoKeysYet => {
+                explanation.decide(self.shared.core.weigh_unverifiable(), Reason::KeysMissing);
+            }
+        }
         explanation
     }
 
     /// Returns the user that a token names; `None` if tokens are not verified, and the token itself is the user.
-    fn verified_user(&self, _token: &str) -> Result<Option<String>, ()> {
+    fn verified_user(&self, _token: &str) -> Result<Option<String>, Unverified> {
         #[cfg(feature = "jwt")]
         if let Some((verifier, unverified)) = &self.settings().jwt {
             let (now, tick) = (self.clock().wall(), self.clock().monotonic());
             return match (verifier.verified_now(_token, now, tick), unverified) {
                 (Ok(user), _) => Ok(Some(user.as_ref().to_owned())),
+                (Err(crate::Unverifiable::NoKeysYet), crate::config::Unverified::Reject) => Err(Unverified::NoKeysYet),
                 (Err(_), crate::config::Unverified::MissingToken) => Ok(Some(String::new())),
-                (Err(_), crate::config::Unverified::Reject) => Err(()),
+                (Err(_), crate::config::Unverified::Reject) => Err(Unverified::Invalid),
             };
         }
         Ok(None)

@@ -411,7 +411,7 @@ fn an_override_that_cannot_take_effect_is_an_error() {
     assert_eq!(headcount.clear_override(), Err(superseded));
     assert_eq!(headcount.status().override_.mode, OverrideMode::Throttling);
     let now = headcount.core().time.now();
-    assert!(headcount.core().exchange_override(None, now).1.is_some());
+    assert!(headcount.core().exchange_override(None, now).ours.is_some());
     assert_eq!(headcount.clear_override(), Ok(true), "a round gives it a version of now");
 }
 
@@ -679,4 +679,46 @@ fn an_explanation_is_the_decision_that_follows() {
         }
     }
     assert!(reasons.len() >= 10, "{reasons:?}");
+}
+
+#[test]
+fn an_opening_that_newcomers_gather_for_can_neither_be_changed_nor_foretold() {
+    let clock = noon();
+    let builder = Headcount::builder().max_active_users(100).line(crate::config::Carrier::Header);
+    let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
+    let at = |minutes: u32| noon().wall().plus(MINUTE * minutes);
+    let opening = |opens, minutes| SetOpening { opens, gather: MINUTE * minutes, by_lot: true };
+    headcount.set_opening(opening(at(60), 10)).unwrap();
+    headcount.set_opening(opening(at(30), 10)).unwrap();
+    assert_eq!(headcount.openings().len(), 1, "newcomers did not gather yet");
+    assert!(headcount.cancel_opening().unwrap() && !headcount.cancel_opening().unwrap());
+    // Newcomers cannot have begun to gather before now: others may have come in, or wait already.
+    headcount.set_opening(opening(at(5), 60)).unwrap();
+    assert_eq!(headcount.openings()[0].gathers_from, noon().wall());
+    worker.tick();
+    for user in 0..50 {
+        assert!(headcount.admit_in_line(user.to_string(), None).1.unwrap().gathered.is_some());
+    }
+    let explained: HashSet<_> = (0..50)
+        .map(|user: u32| {
+            let place = headcount.explain(user.to_string(), None).line.unwrap();
+            (place.position, place.position_range, place.is_called, place.estimated_wait_seconds)
+        })
+        .collect();
+    assert_eq!(explained, HashSet::from([(26, [1, 51], false, None)]), "nobody's draw is told");
+    for change in [opening(at(10), 10), opening(at(4), 1)] {
+        let error = headcount.set_opening(change).unwrap_err();
+        assert_eq!(error, OverrideError::Gathering { found: at(5) });
+    }
+    assert_eq!(headcount.cancel_opening(), Err(OverrideError::Gathering { found: at(5) }));
+    // Another one may follow, and the places of the first are remembered.
+    headcount.set_opening(opening(at(20), 10)).unwrap();
+    assert_eq!(headcount.openings().len(), 2);
+    clock.advance(6 * MINUTE);
+    worker.tick();
+    headcount.set_opening(opening(at(40), 10)).unwrap();
+    let opens: Vec<_> = headcount.openings().iter().map(|opening| opening.at).collect();
+    assert_eq!(opens, [at(5), at(40)], "the one to come was replaced");
+    let fraction = opening(at(50).plus(Duration::from_millis(1)), 1);
+    assert!(matches!(headcount.set_opening(fraction), Err(OverrideError::Opens { .. })));
 }

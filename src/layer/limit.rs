@@ -234,6 +234,9 @@ impl Limit {
                 LimitKey::Path if info.path.is_none() => {
                     return unknown("its key has the path, and the question names none");
                 }
+                LimitKey::Token if caller.token.is_none() => {
+                    return unknown("its key has the token, and the question names none");
+                }
                 LimitKey::Header(_) | LimitKey::Method => {
                     return unknown("its key has a part of the request that cannot be asked about");
                 }

@@ -25,14 +25,15 @@ pub(crate) const DECISION: HeaderName = HeaderName::from_static("x-headcount-dec
 pub(crate) const MODE: HeaderName = HeaderName::from_static("x-headcount-mode");
 /// The header with the name of the limiter that refused.
 const LIMIT: HeaderName = HeaderName::from_static("x-headcount-limit");
-/// The headers with the place in the line and the expected wait in seconds, for proxies that answer with a body of
-/// their own.
+/// The headers with the place in the line, the expected wait in seconds, and the time of the opening for which the
+/// newcomer gathers. They are for proxies that answer with a body of their own.
 const POSITION: HeaderName = HeaderName::from_static("x-headcount-position");
 const WAIT: HeaderName = HeaderName::from_static("x-headcount-wait");
+const OPENS: HeaderName = HeaderName::from_static("x-headcount-opens");
 /// The headers that scripts of other origins may read.
 const EXPOSED: &str = concat!(
     "Retry-After, RateLimit, RateLimit-Policy, X-Headcount-Decision, X-Headcount-Limit, X-Headcount-Mode, ",
-    "X-Headcount-Position, X-Headcount-Ticket, X-Headcount-Wait"
+    "X-Headcount-Opens, X-Headcount-Position, X-Headcount-Ticket, X-Headcount-Wait"
 );
 /// The problem type of a refusal for lack of room, and its title.
 const NO_ROOM: &str = "urn:headcount:no-room";
@@ -218,7 +219,14 @@ impl Refusal {
         if let Reason::Waits(waiting) = &self.reason {
             let (name, value) = waiting.header.clone();
             headers.append(name, value);
-            headers.insert(POSITION, waiting.in_line.position.into());
+            match waiting.not_open_yet() {
+                Some(Gathered { opens, .. }) => {
+                    headers.insert(OPENS, HeaderValue::from_str(&opens.to_string()).expect("a date is a legal value"));
+                }
+                None => {
+                    headers.insert(POSITION, waiting.in_line.position.into());
+                }
+            }
             if let Some(wait) = waiting.in_line.estimated_wait {
                 headers.insert(WAIT, whole_seconds(wait).into());
             }

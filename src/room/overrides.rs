@@ -45,7 +45,7 @@ pub enum OverrideMode {
 /// assert!(version(1_800_000_000_001, "a") > version(1_800_000_000_000, "b"));
 /// assert!(version(1_800_000_000_000, "b") > version(1_800_000_000_000, "a"), "every server agrees which one holds");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OverrideVersion {
     /// The fleet's time when the override was set, in milliseconds; or the number of the previous override plus one, if
     /// that is greater.
@@ -102,9 +102,23 @@ pub struct Override {
     /// Whether the override was withdrawn or has ended, so that it is only remembered.
     #[serde(default)]
     pub withdrawn: bool,
-    /// The opening that an operator has set. It stays when the override ends or is replaced.
+    /// The openings that operators have set. They travel with the override, and have a version of their own: neither
+    /// changes the other.
     #[serde(default)]
-    pub opening: Option<SetOpening>,
+    pub openings: SetOpenings,
+}
+
+/// The openings that operators have set.
+///
+/// ```
+/// assert!(headcount::SetOpenings::default().list.is_empty());
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetOpenings {
+    /// The version. Of all lists of the fleet, the one with the highest version counts.
+    pub version: OverrideVersion,
+    /// The openings: one that newcomers do not gather for yet, and those that are remembered.
+    pub list: Vec<SetOpening>,
 }
 
 /// An opening that an operator has set, for the whole fleet.
@@ -133,6 +147,11 @@ impl SetOpening {
     /// of those who gathered are known.
     pub(crate) const REACH: Duration = Duration::from_secs(12 * 3600);
 
+    /// Returns whether newcomers have begun to gather.
+    pub(crate) fn has_begun(&self, now: Timestamp) -> bool {
+        self.opens.minus(self.gather) <= now
+    }
+
     /// Returns until when the opening is remembered.
     pub fn remembered_until(&self) -> Timestamp {
         self.opens.plus(Self::REACH)
@@ -153,7 +172,7 @@ impl Override {
             by: None,
             reason: None,
             withdrawn: false,
-            opening: None,
+            openings: SetOpenings::default(),
         }
     }
 }
@@ -171,22 +190,22 @@ impl Override {
             by: None,
             reason: None,
             withdrawn: true,
-            opening: self.opening,
+            openings: self.openings.clone(),
         }
     }
 
-    /// Returns this record with the given version and another opening, or none.
-    pub(crate) fn with_opening(self, version: OverrideVersion, opening: Option<SetOpening>) -> Self {
-        let until = opening.map_or(self.remembered_until, |opening| opening.remembered_until());
-        let remembered_until = self.remembered_until.max(until);
+    /// Returns this record with these openings.
+    pub(crate) fn with_openings(self, openings: SetOpenings) -> Self {
+        let until = openings.list.iter().map(SetOpening::remembered_until).max();
+        let remembered_until = until.map_or(self.remembered_until, |until| until.max(self.remembered_until));
         let until = if self.withdrawn { remembered_until } else { self.until };
-        Self { version, opening, until, remembered_until, ..self }
+        Self { openings, until, remembered_until, ..self }
     }
 
-    /// Returns the version, and until when the override is remembered. Of two overrides, servers keep the one for which
-    /// this pair is greater.
-    pub(crate) fn memory(&self) -> (OverrideVersion, Timestamp) {
-        (self.version.clone(), self.remembered_until)
+    /// Returns the versions, and until when the override is remembered. If a server has put together what it knew and
+    /// what the store knows, and its own are greater, the store lacks something.
+    pub(crate) fn memory(&self) -> (OverrideVersion, OverrideVersion, Timestamp) {
+        (self.version.clone(), self.openings.version.clone(), self.remembered_until)
     }
 
     /// Returns what is left of the override at this time: the override itself, the record that it has ended, or `None`

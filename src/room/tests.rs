@@ -601,3 +601,37 @@ fn no_seats_are_leased_without_knowledge_or_while_free_seats_wait() {
     assert!(!in_fleet(100).may_lease());
     assert!(!with_sharing(100, Sharing::Part(0.5)).leases_seats());
 }
+
+#[test]
+fn an_override_and_openings_do_not_end_each_other() {
+    let at = |seconds| Timestamp::from_millis(1_800_000_000_000).plus(Duration::from_secs(seconds));
+    let version = |number| OverrideVersion { number, writer: "w".into() };
+    let opening = |seconds| SetOpening { opens: at(seconds), gather: Duration::from_secs(60), by_lot: true };
+    let set = |number, seconds: &[u64]| SetOpenings {
+        version: version(number),
+        list: seconds.iter().map(|&seconds| opening(seconds)).collect(),
+    };
+    let override_ = Override::numbered(5, OverrideMode::Throttling, at(600));
+    let with_opening =
+        Override { withdrawn: true, ..Override::numbered(0, OverrideMode::Auto, at(0)) }.with_openings(set(7, &[3600]));
+    // Two servers set them at the same time, and each learns of the other's.
+    for (first, second) in [(&override_, &with_opening), (&with_opening, &override_)] {
+        let mut room = alone(10);
+        assert!(room.apply_if_newer(first.clone(), at(0)));
+        room.apply_if_newer(second.clone(), at(0));
+        let known = room.override_().unwrap().clone();
+        assert_eq!((known.mode, known.withdrawn, &known.openings), (OverrideMode::Throttling, false, &set(7, &[3600])));
+        assert_eq!(known.remembered_until, opening(3600).remembered_until());
+        // What one of them lacks, this server writes again.
+        assert!(known.memory() > first.memory() && known.memory() > second.memory());
+        // An older list changes nothing, and a later one replaces it.
+        room.apply_if_newer(override_.clone().with_openings(set(6, &[])), at(0));
+        assert_eq!(room.override_().unwrap().openings, set(7, &[3600]));
+        room.apply_if_newer(override_.clone().with_openings(set(8, &[7200])), at(0));
+        assert_eq!(room.override_().unwrap().openings, set(8, &[7200]));
+        // The override ends, and the opening stays.
+        assert!(room.expire(at(600)));
+        let known = room.override_().unwrap();
+        assert_eq!((known.withdrawn, &known.openings), (true, &set(8, &[7200])));
+    }
+}

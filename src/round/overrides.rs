@@ -10,13 +10,14 @@
 //! remembered_until 1800000600000
 //! by ann
 //! reason the database is slow
-//! opening 1800000300000 900000 lottery
+//! openings 1800000000001 b7d1… 1800000300000 900000 lottery
 //! ```
 
 use crate::fleet_mac::{FleetMac, MAC_BYTES, Purpose};
-use crate::room::{Override, OverrideMode, OverrideVersion, SetOpening};
+use crate::room::{Override, OverrideMode, OverrideVersion, SetOpening, SetOpenings};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::time::Duration;
 
 const MODES: [OverrideMode; 3] = [OverrideMode::Open, OverrideMode::Throttling, OverrideMode::Auto];
@@ -62,27 +63,37 @@ fn read(fields: &str) -> Option<Override> {
         by: words("by"),
         reason: words("reason"),
         withdrawn: fields.contains_key("withdrawn"),
-        opening: fields.get("opening").and_then(|opening| read_opening(opening)),
+        openings: fields.get("openings").and_then(|openings| read_openings(openings)).unwrap_or_default(),
     })
 }
 
-/// Reads the time in milliseconds, the time to gather in milliseconds, and the order. What cannot be read belongs to a
-/// later version of headcount.
-fn read_opening(text: &str) -> Option<SetOpening> {
-    let mut words = text.split(' ');
-    let opens = Timestamp::from_millis(words.next()?.parse().ok()?);
-    let gather = Duration::from_millis(words.next()?.parse().ok()?);
-    let by_lot = match words.next()? {
-        "lottery" => true,
-        "arrival" => false,
-        _ => return None,
+/// Reads the version of the openings, and for each its time and the time to gather (both in milliseconds), and the
+/// order. What cannot be read belongs to a later version of headcount.
+fn read_openings(text: &str) -> Option<SetOpenings> {
+    let words: Vec<_> = text.split(' ').collect();
+    let (version, openings) = words.split_at_checked(2)?;
+    let version = OverrideVersion { number: version[0].parse().ok()?, writer: version[1].to_owned() };
+    let opening = |words: &[&str]| {
+        let by_lot = match words[2] {
+            "lottery" => true,
+            "arrival" => false,
+            _ => return None,
+        };
+        let opens = Timestamp::from_millis(words[0].parse().ok()?);
+        Some(SetOpening { opens, gather: Duration::from_millis(words[1].parse().ok()?), by_lot })
     };
-    Some(SetOpening { opens, gather, by_lot })
+    let list = openings.chunks_exact(3).map(opening).collect::<Option<_>>()?;
+    Some(SetOpenings { version, list })
 }
 
-fn write_opening(opening: &SetOpening) -> String {
-    let SetOpening { opens, gather, by_lot } = opening;
-    format!("{} {} {}", opens.as_millis(), gather.as_millis(), if *by_lot { "lottery" } else { "arrival" })
+fn write_openings(openings: &SetOpenings) -> Option<String> {
+    let SetOpenings { version: OverrideVersion { number, writer }, list } = openings;
+    let mut text = format!("{number} {writer}");
+    for SetOpening { opens, gather, by_lot } in list {
+        let order = if *by_lot { "lottery" } else { "arrival" };
+        let _ = write!(text, " {} {} {order}", opens.as_millis(), gather.as_millis());
+    }
+    (*number > 0).then_some(text)
 }
 
 fn write(override_: &Override) -> String {
@@ -96,7 +107,7 @@ fn write(override_: &Override) -> String {
         by,
         reason,
         withdrawn,
-        opening,
+        openings,
     } = override_;
     let mut fields = String::new();
     let mut field = |name: &str, value: Option<&str>| {
@@ -114,7 +125,7 @@ fn write(override_: &Override) -> String {
     field("by", by.as_deref());
     field("reason", reason.as_deref());
     field("withdrawn", withdrawn.then_some("yes"));
-    field("opening", opening.as_ref().map(write_opening).as_deref());
+    field("openings", write_openings(openings).as_deref());
     fields
 }
 
@@ -127,11 +138,13 @@ mod tests {
         FleetMac::new(&FingerprintKey::new(&[key; 16]).unwrap(), generation).in_namespace(namespace)
     }
 
-    const OPENING: SetOpening = SetOpening {
-        opens: Timestamp::from_millis(1_800_000_300_000),
-        gather: Duration::from_millis(60_000),
-        by_lot: true,
-    };
+    fn openings(by_lot: bool) -> SetOpenings {
+        let opens = Timestamp::from_millis(1_800_000_300_000);
+        let gather = Duration::from_millis(60_000);
+        let version = OverrideVersion { number: 1_800_000_000_001, writer: "b".into() };
+        let later = SetOpening { opens: opens.plus(Duration::from_secs(3600)), gather, by_lot: false };
+        SetOpenings { version, list: vec![SetOpening { opens, gather, by_lot }, later] }
+    }
 
     fn override_() -> Override {
         Override {
@@ -144,7 +157,7 @@ mod tests {
             by: Some("ann".into()),
             reason: Some("«launch»".into()),
             withdrawn: false,
-            opening: Some(OPENING),
+            openings: openings(true),
         }
     }
 
@@ -184,7 +197,7 @@ mod tests {
                     newcomers_per_minute: None,
                     by: None,
                     reason: None,
-                    opening: withdrawn.then_some(SetOpening { by_lot: false, ..OPENING }),
+                    openings: if withdrawn { openings(false) } else { SetOpenings::default() },
                     ..override_()
                 };
                 assert_eq!(decode(&encode(&bare, &ours), &ours), Some(bare));
@@ -207,6 +220,8 @@ mod tests {
         }
         assert_eq!(read(&fields.replace("max_active_users 7", "max_active_users many")), None);
         let later = read(&fields.replace(" lottery", " auction")).unwrap();
-        assert_eq!(later, Override { opening: None, ..override_() }, "of a later version");
+        assert_eq!(later, Override { openings: SetOpenings::default(), ..override_() }, "of a later version");
+        let empty = Override { openings: SetOpenings { list: Vec::new(), ..openings(true) }, ..override_() };
+        assert_eq!(read(&write(&empty)), Some(empty), "all were cancelled");
     }
 }

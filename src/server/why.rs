@@ -52,7 +52,7 @@ impl Why<'_> {
     fn seen(&self) -> String {
         let minutes = self.0["seen_in"].as_array().map_or(0, Vec::len);
         match (minutes, self.text("/reason").as_str()) {
-            (0, "seen") => "in no single minute: the user is taken for others (a false positive)".into(),
+            (0, "seen") => "in no single minute: the user is mistaken for another one (a false positive)".into(),
             (0, _) => "not in the window".into(),
             (1, _) => format!("in one minute, that of {}", self.text("/known_since")),
             _ => format!(

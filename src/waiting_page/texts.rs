@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 /// The texts of the built-in languages.
 const BUILT_IN: &str = include_str!("texts.toml");
 
-/// `[[line.page.text]]`: the texts of the page in one language. A text that is left out stays as it is built in, and a
-/// language that is not built in needs all of them.
+/// `[[line.page.text]]`: the texts of the page in one language. A text that is left out stays as it is built in. A
+/// language that is not built in needs all but those before an opening, which are in English otherwise.
 ///
 /// ```
 /// use headcount::{Builder, Config};
@@ -94,6 +94,17 @@ impl PageText {
                 std::mem::swap(own, new);
             }
         }
+    }
+
+    /// Returns these texts, with those before an opening from another language if they are missing.
+    pub(super) fn with_opening_of(mut self, other: &Self) -> Self {
+        let own = [&mut self.not_open, &mut self.opens, &mut self.drawn];
+        for (own, other) in own.into_iter().zip([&other.not_open, &other.opens, &other.drawn]) {
+            if own.is_empty() {
+                own.clone_from(other);
+            }
+        }
+        self
     }
 
     /// Returns the name of a text that is missing.

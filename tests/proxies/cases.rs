@@ -5,6 +5,7 @@ use crate::kinds::{Kind, WhenSilent};
 use crate::stack::Stack;
 use crate::streams;
 use crate::support::{Answer, DEADLINE, Redis, raw, raw_on, wait_for};
+use headcount::time::{Clock, SystemClock};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
@@ -19,7 +20,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 43] = [
+pub const CASES: [Case; 44] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -48,6 +49,7 @@ pub const CASES: [Case; 43] = [
     Case { name: "no_pass_for_a_shared_cache", play: no_pass_for_a_shared_cache },
     Case { name: "a_ticket_both_ways", play: a_ticket_both_ways },
     Case { name: "a_ticket_as_a_cookie", play: a_ticket_as_a_cookie },
+    Case { name: "before_an_opening", play: before_an_opening },
     Case { name: "full_without_exempt_paths", play: full_without_exempt_paths },
     Case { name: "headcounts_headers_cannot_be_set_by_a_client", play: headcounts_headers_cannot_be_set_by_a_client },
     Case { name: "false_claims_about_the_request", play: false_claims_about_the_request },
@@ -514,6 +516,21 @@ fn a_ticket_both_ways(runtime: &Handle, kind: Kind) {
     stack.app.arrived();
     assert_eq!(stack.ask("GET", "/play", "alice", &shown, b"").status, 200);
     assert_eq!(stack.app.arrived()[0].header("x-headcount-ticket"), "", "the application needs no tickets");
+}
+
+fn before_an_opening(runtime: &Handle, kind: Kind) {
+    let opens = SystemClock::new().wall().plus(Duration::from_secs(3600));
+    let rules = format!("{ONE_SEAT}[line]\nenabled = true\n[[opening]]\nat = '{opens}'\ngather = '2h'\n");
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, &rules);
+    let answer = stack.get("/play", "bob");
+    let problem = answer.json();
+    assert_eq!((answer.status, &problem["type"]), (429, &"urn:headcount:not-open".into()), "{answer:?}");
+    assert_eq!(answer.header("x-headcount-ticket").len(), 43, "{answer:?}");
+    assert_eq!(problem["ticket"], answer.header("x-headcount-ticket"));
+    assert!(problem["detail"].as_str().unwrap().contains(&opens.to_string()), "{problem}");
+    let page = stack.ask("GET", "/play", "bob", &[("Accept", "text/html,*/*;q=0.8")], b"");
+    assert!(page.body.contains("Not open yet") && page.body.contains(&opens.to_string()), "{page:?}");
+    assert!(stack.app.arrived().is_empty());
 }
 
 fn a_ticket_as_a_cookie(runtime: &Handle, kind: Kind) {

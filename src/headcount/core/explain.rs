@@ -65,6 +65,13 @@ impl Core {
         }
     }
 
+    /// Returns what [`decide_unverifiable`](Self::decide_unverifiable) would answer now.
+    #[cfg(feature = "admin")]
+    pub(crate) fn weigh_unverifiable(&self) -> Decision {
+        let passes = self.state.read().room.lets_unknown_pass();
+        if passes { Decision::Warming } else { self.enforced(Decision::Rejected) }
+    }
+
     fn weigh_missing(&self, state: &State) -> (Decision, Reason) {
         match self.settings.missing_token {
             MissingToken::Admit => (Decision::Missing, Reason::MissingToken),
@@ -83,11 +90,15 @@ impl Core {
 
     fn placed(&self, comer: Comer) -> Option<Placed> {
         let (position, eta) = self.look_up_in_line(&comer)?;
+        // Not even an operator may know a draw before the opening.
+        let gathers = self.openings().gathering(self.time.now()).is_some();
+        let (position, eta) = if gathers { (self.position_while_gathering(), None) } else { (position, eta) };
+        let is_called = !gathers && self.is_called(Some(comer));
         let arrived = match comer {
             Comer::Waiter(waiter) => Some(waiter.arrived.time()),
             Comer::Arrival { .. } => None,
         };
-        Some(Placed { arrived, is_called: self.is_called(Some(comer)), position, eta })
+        Some(Placed { arrived, is_called, position, eta })
     }
 
     fn minutes_of(&self, user: &User<'_>, state: &State) -> Vec<Timestamp> {

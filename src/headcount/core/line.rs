@@ -83,6 +83,11 @@ impl Core {
         Some(self.line.line.lock().look_up(comer))
     }
 
+    /// Returns the position of each newcomer who gathers.
+    pub(super) fn position_while_gathering(&self) -> Position {
+        self.line.line.lock().anywhere()
+    }
+
     /// Returns random numbers that a client cannot foretell, and that a server with the same seed draws again.
     fn chance(&self, user: &User<'_>, now: Timestamp) -> fastrand::Rng {
         fastrand::Rng::with_seed(self.seed ^ user.fingerprint().0 ^ now.as_micros())

@@ -3,11 +3,14 @@
 use super::{Core, State};
 use crate::config::GATHERS_FOR;
 use crate::line::{OpeningOrder, Openings};
-use crate::room::{MOST_PER_MINUTE, Override, OverrideMode, OverrideVersion, SetOpening};
+use crate::room::{MOST_PER_MINUTE, Override, OverrideMode, OverrideVersion, SetOpening, SetOpenings};
 use crate::text::misleads;
 use crate::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The most openings in a list that another server has set.
+const MOST_OPENINGS: usize = 64;
 
 /// The longest duration of an override.
 pub const MAX_OVERRIDE: Duration = Duration::from_secs(24 * 3600);
@@ -112,13 +115,22 @@ pub enum OverrideError {
         /// The requested time.
         found: Duration,
     },
-    /// The opening lies in the past, or more than 12 h ahead.
+    /// The opening lies in the past, or more than 12 h ahead, or is no whole second.
     #[error(
-        "at is {found}; it must be within the next 12 hours. [[opening]] in the configuration sets openings that are \
-         further away"
+        "at is {found}; it must be a whole second within the next 12 hours. [[opening]] in the configuration sets \
+         openings that are further away"
     )]
     Opens {
         /// The requested time.
+        found: Timestamp,
+    },
+    /// Newcomers gather for an opening, and their places follow from it.
+    #[error(
+        "newcomers gather for the opening at {found}, and their places follow from it: it can neither be cancelled nor \
+         replaced. To open later, force throttling until then; to open now, force open"
+    )]
+    Gathering {
+        /// The time of that opening.
         found: Timestamp,
     },
     /// The known override has the highest possible version, so no other can replace it.
@@ -133,16 +145,26 @@ pub enum OverrideError {
     },
 }
 
-/// The openings of the configuration, and the one that an operator has set.
+/// What came of the store's override.
+pub(crate) struct ExchangedOverride {
+    /// Whether it was applied.
+    pub(crate) is_taken: bool,
+    /// Whether its openings were.
+    pub(crate) has_openings: bool,
+    /// What this server has now.
+    pub(crate) ours: Option<Override>,
+}
+
+/// The openings of the configuration, and those that operators have set.
 pub(super) struct KnownOpenings {
-    set: Option<SetOpening>,
+    set: Vec<SetOpening>,
     all: Arc<Openings>,
 }
 
 impl KnownOpenings {
     /// Knows the openings of the configuration.
     pub(super) fn configured(openings: &Openings) -> Self {
-        Self { set: None, all: Arc::new(openings.clone()) }
+        Self { set: Vec::new(), all: Arc::new(openings.clone()) }
     }
 }
 
@@ -159,8 +181,7 @@ impl Core {
             let OverrideOrder { mode, max_active_users, newcomers_per_minute, lasting, by, reason } = order;
             // The stored override has millisecond precision.
             let until = Timestamp::from_millis(now.plus(lasting).as_millis());
-            let opening = state.room.override_().and_then(|known| known.opening);
-            let remembered_until = opening.map_or(until, |opening| opening.remembered_until().max(until));
+            let remembered_until = until;
             let override_ = Override {
                 version,
                 mode,
@@ -171,7 +192,7 @@ impl Core {
                 by,
                 reason,
                 withdrawn: false,
-                opening,
+                openings: SetOpenings::default(),
             };
             put_in_force(state, override_, now)
         })
@@ -189,55 +210,54 @@ impl Core {
         })
     }
 
-    /// Sets an opening for the fleet, or cancels the one that was set if `opening` is `None`. Returns whether anything
-    /// has changed.
+    /// Sets an opening for the fleet, or cancels the one that newcomers do not gather for yet if `opening` is `None`.
+    /// Returns whether anything has changed. Those that newcomers have gathered for stay, because places follow from
+    /// them.
     pub(crate) fn set_opening(&self, opening: Option<SetOpening>) -> Result<bool, OverrideError> {
         let now = self.time.now();
-        // The stored opening has millisecond precision, and all servers must draw from the same time.
-        let opening = opening.map(|SetOpening { opens, gather, by_lot }| SetOpening {
-            opens: Timestamp::from_millis(opens.as_millis()),
-            gather: Duration::from_millis(gather.as_millis().try_into().unwrap_or(u64::MAX)),
-            by_lot,
-        });
-        if let Some(opening) = opening {
-            self.check_opening(&opening, now)?;
-        }
+        let opening = opening.map(|opening| self.check_opening(opening, now)).transpose()?;
         self.change(|state| {
-            let known = state.room.override_().cloned();
-            if opening.is_none() && known.as_ref().is_none_or(|known| known.opening.is_none()) {
+            let record = state.room.override_().cloned().unwrap_or_else(|| nothing_in_force(now));
+            let SetOpenings { version: before, list } = record.openings.clone();
+            let is_kept = |set: &SetOpening| set.has_begun(now) && set.remembered_until() > now;
+            let mut kept: Vec<_> = list.iter().copied().filter(is_kept).collect();
+            let gathering = kept.iter().find(|set| now < set.opens).filter(|_| opening.is_none());
+            if let Some(gathering) = gathering.filter(|_| kept.len() == list.len()) {
+                return Err(OverrideError::Gathering { found: gathering.opens });
+            }
+            kept.extend(opening);
+            if kept == list {
                 return Ok(false);
             }
-            let version = self.next_version(known.as_ref(), now);
-            let record = known.unwrap_or_else(|| Override {
-                version: version.clone(),
-                mode: OverrideMode::Auto,
-                max_active_users: None,
-                newcomers_per_minute: None,
-                until: now,
-                remembered_until: now,
-                by: None,
-                reason: None,
-                withdrawn: true,
-                opening: None,
-            });
-            put_in_force(state, record.with_opening(version, opening), now)?;
-            self.take_over_opening(opening);
+            let number = now.as_millis().max(before.number.saturating_add(1));
+            let version = OverrideVersion { number, writer: self.instance_id.clone() };
+            self.take_over_openings(&kept);
+            state.room.replace_override(record.with_openings(SetOpenings { version, list: kept }));
             Ok(true)
         })
     }
 
-    fn check_opening(&self, opening: &SetOpening, now: Timestamp) -> Result<(), OverrideError> {
-        let SetOpening { opens, gather, .. } = *opening;
+    /// Returns the opening as it is stored: newcomers gather from now on at the earliest. The store has millisecond
+    /// precision, and all servers must draw from the same times.
+    fn check_opening(&self, opening: SetOpening, now: Timestamp) -> Result<SetOpening, OverrideError> {
+        let SetOpening { opens, gather, by_lot } = opening;
         let (shortest, longest) = GATHERS_FOR;
+        let is_whole = opens.as_micros().is_multiple_of(1_000_000);
         if self.settings.line.is_none() {
-            Err(OverrideError::NoLine)
-        } else if !(shortest..=longest).contains(&gather) {
-            Err(OverrideError::Gather { found: gather })
-        } else if !(now..=now.plus(SetOpening::REACH)).contains(&opens) {
-            Err(OverrideError::Opens { found: opens })
-        } else {
-            Ok(())
+            return Err(OverrideError::NoLine);
         }
+        if !(shortest..=longest).contains(&gather) {
+            return Err(OverrideError::Gather { found: gather });
+        }
+        if !is_whole || !(now.plus(shortest)..=now.plus(SetOpening::REACH)).contains(&opens) {
+            return Err(OverrideError::Opens { found: opens });
+        }
+        let gather = Duration::from_millis(gather.min(opens.since(now)).as_millis() as u64);
+        let found = self.openings().gathering(now).map(|gathering| gathering.opens);
+        if let Some(found) = found.filter(|found| opens.minus(gather) < *found) {
+            return Err(OverrideError::Gathering { found });
+        }
+        Ok(SetOpening { opens, gather, by_lot })
     }
 
     /// Returns the openings of the configuration and of the operator.
@@ -245,15 +265,15 @@ impl Core {
         Arc::clone(&self.openings.lock().all)
     }
 
-    /// Adds the opening that an operator has set to those of the configuration, if it has changed.
-    pub(super) fn take_over_opening(&self, known: Option<SetOpening>) {
+    /// Adds the openings that operators have set to those of the configuration, if they have changed.
+    pub(super) fn take_over_openings(&self, set: &[SetOpening]) {
         let mut openings = self.openings.lock();
-        if openings.set != known {
+        if openings.set != set {
             let mut all = self.settings.openings.clone();
-            if let Some(SetOpening { opens, gather, by_lot }) = known {
+            for &SetOpening { opens, gather, by_lot } in set {
                 all.put(opens, gather, if by_lot { OpeningOrder::Lottery } else { OpeningOrder::Arrival });
             }
-            *openings = KnownOpenings { set: known, all: Arc::new(all) };
+            *openings = KnownOpenings { set: set.to_vec(), all: Arc::new(all) };
         }
     }
 
@@ -263,14 +283,16 @@ impl Core {
         self.change(|state| state.room.expire(now))
     }
 
-    /// Applies the store's override if it is plausible and later than this server's. Returns whether it was applied,
-    /// and the override that this server has now.
-    pub(crate) fn exchange_override(&self, stored: Option<Override>, now: Timestamp) -> (bool, Option<Override>) {
+    /// Applies the store's override, and its openings, if they are plausible and later than this server's.
+    pub(crate) fn exchange_override(&self, stored: Option<Override>, now: Timestamp) -> ExchangedOverride {
         self.change(|state| {
             self.renumber_override(state, now);
+            let version = |state: &State| state.room.override_().map(|known| known.openings.version.clone());
+            let before = version(state).unwrap_or_default();
             let stored = stored.filter(|stored| self.is_plausible(stored, now));
             let is_taken = stored.is_some_and(|stored| state.room.apply_if_newer(stored, now));
-            (is_taken, state.room.override_().cloned())
+            let has_openings = version(state).is_some_and(|version| version > before);
+            ExchangedOverride { is_taken, has_openings, ours: state.room.override_().cloned() }
         })
     }
 
@@ -281,19 +303,25 @@ impl Core {
             && override_.newcomers_per_minute.is_none_or(|most| (1..=MOST_PER_MINUTE).contains(&most))
             && override_.until.max(override_.remembered_until) <= now.plus(MAX_OVERRIDE + Duration::from_secs(60))
             && override_.version.number <= latest_version(now)
-            && override_.opening.is_none_or(|opening| opening.gather <= GATHERS_FOR.1)
+            && override_.openings.version.number <= latest_version(now)
+            && override_.openings.list.len() <= MOST_OPENINGS
+            && override_.openings.list.iter().all(|opening| opening.gather <= GATHERS_FOR.1)
     }
 
     /// Gives the override a new version, and an end within [`MAX_OVERRIDE`], if its version lies so far in the future
     /// that the other servers refuse it. This happens if the fleet's clock was far ahead when the override was set, and
     /// the clock has been set back since.
     fn renumber_override(&self, state: &mut State, now: Timestamp) {
-        let Some(override_) = state.room.override_().filter(|known| known.version.number > latest_version(now)) else {
-            return;
-        };
+        let is_ahead = |version: &OverrideVersion| version.number > latest_version(now);
+        let is_refused = |known: &&Override| is_ahead(&known.version) || is_ahead(&known.openings.version);
+        let Some(mut again) = state.room.override_().filter(is_refused).cloned() else { return };
         let latest = now.plus(MAX_OVERRIDE);
-        let (until, remembered_until) = (override_.until.min(latest), override_.remembered_until.min(latest));
-        let again = Override { version: self.next_version(None, now), until, remembered_until, ..override_.clone() };
+        (again.until, again.remembered_until) = (again.until.min(latest), again.remembered_until.min(latest));
+        for version in [&mut again.version, &mut again.openings.version] {
+            if is_ahead(version) {
+                *version = self.next_version(None, now);
+            }
+        }
         state.room.replace_override(again);
     }
 
@@ -326,6 +354,22 @@ impl OverrideOrder {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the record of a server that knows no override.
+fn nothing_in_force(now: Timestamp) -> Override {
+    Override {
+        version: OverrideVersion::default(),
+        mode: OverrideMode::Auto,
+        max_active_users: None,
+        newcomers_per_minute: None,
+        until: now,
+        remembered_until: now,
+        by: None,
+        reason: None,
+        withdrawn: true,
+        openings: SetOpenings::default(),
     }
 }
 

@@ -52,10 +52,9 @@ impl Refreshes {
 
 impl Core {
     /// Stores the fleet time, which the next mode change records as its time, and whether newcomers gather for an
-    /// opening. Returns the current minute and the state
-    /// of the connection to the store.
+    /// opening. Returns the current minute and the state of the connection to the store.
     pub(crate) fn begin_tick(&self, now: Timestamp) -> (Slot, FleetLink) {
-        self.take_over_opening(self.state.read().room.override_().and_then(|known| known.opening));
+        self.take_over_openings(self.state.read().room.override_().map_or(&[], |known| &known.openings.list));
         let gathers = self.openings().gathering(now).is_some();
         if self.state.read().room.gathers() == gathers {
             self.write().now = now;

@@ -220,7 +220,7 @@ impl Stranger {
             by: Some("mallory".into()),
             reason: None,
             withdrawn: false,
-            opening: None,
+            openings: headcount::SetOpenings::default(),
         };
         let key = |secret: &str| FingerprintKey::new(secret.as_bytes()).expect("a key");
         let sign =
