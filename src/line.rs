@@ -216,14 +216,19 @@ impl Comer {
         self
     }
 
-    /// Returns a number that is the same for all tickets that a user got within four seconds, and for each request of
-    /// the user without a ticket.
-    fn number(&self, fingerprint: Fingerprint) -> u64 {
-        let of_ticket = match self {
-            Self::Waiter(waiter) => waiter.polled().as_micros() >> 22,
-            Self::Arrival { .. } => u64::MAX,
-        };
-        fastrand::Rng::with_seed(fingerprint.0 ^ of_ticket).u64(..)
+    /// Returns two numbers. The first is the same if the newcomer shows the same ticket again, if the line counts it, and
+    /// for each request without a ticket. The second is the same for all tickets that the user got within four seconds;
+    /// it stands for those that the line does not count.
+    fn numbers(&self, fingerprint: Fingerprint) -> (u64, u64) {
+        let number = |of_ticket: u64| fastrand::Rng::with_seed(fingerprint.0 ^ of_ticket).u64(..);
+        match self {
+            Self::Waiter(waiter) => {
+                let polled = waiter.polled().as_micros();
+                let together = number(polled >> 22);
+                (if waiter.is_counted { number(polled) } else { together }, together)
+            }
+            Self::Arrival { .. } => (number(u64::MAX), number(u64::MAX)),
+        }
     }
 }
 
@@ -259,6 +264,11 @@ impl Line {
         self.pace.note(&view, now);
         self.view = view;
         self.joined = 0;
+    }
+
+    /// Forgets how fast the line moves: it stands while newcomers gather for an opening.
+    pub(crate) fn forget_pace(&mut self) {
+        self.pace = Pace::default();
     }
 
     /// Returns what to tell the store.
@@ -331,7 +341,7 @@ impl Line {
             place,
             polled_after: now.since(arrived.time()).as_secs().try_into().unwrap_or(u32::MAX),
             retry_after: retry_after.as_secs_f64().ceil() as u16,
-            is_counted: self.counted.is_new(comer.number(fingerprint), now),
+            is_counted: self.counted.is_new(comer.numbers(fingerprint), now),
         };
         if waiter.is_counted {
             match comer {

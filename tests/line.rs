@@ -337,7 +337,7 @@ fn drawn(seed: &str, entry: &str) -> u64 {
     u64::from_be_bytes(mac.finalize().into_bytes()[..8].try_into().unwrap())
 }
 
-/// 3,600 clients gather for a minute at five servers, and ten seats a second are there from the opening on.
+/// 5,400 clients gather for a minute at five servers, and ten seats a second are there from the opening on.
 #[tokio::test]
 async fn at_an_opening_the_gathered_come_in_by_lot_or_by_arrival_and_nobody_before() {
     const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
@@ -356,19 +356,19 @@ async fn at_an_opening_the_gathered_come_in_by_lot_or_by_arrival_and_nobody_befo
         assert!(opening(&fleet).iter().all(|opening| opening.state == OpeningState::Announced));
         assert_eq!(asks(&fleet.apps[0], "early", &[]).await.status, 200, "she comes before the gathering");
         fleet.pass(opens.since(clock.wall()) - Duration::from_secs(59)).await;
-        fleet.arrive(3600, Duration::from_secs(50), 0.1);
+        fleet.arrive(5400, Duration::from_secs(50), 0.1);
         fleet.pass(opens.since(clock.wall()) - Duration::from_secs(2)).await;
         let before = opening(&fleet);
         assert!(before.iter().all(|opening| opening.state == OpeningState::Gathering && opening.seed.is_none()));
         assert_eq!(asks(&fleet.apps[1], "early", &[]).await.status, 200, "she is active");
         assert_eq!(fleet.served.len(), 0, "nobody is admitted before the opening");
         let waiting = fleet.nodes[0].headcount.status().line.unwrap().waiting;
-        assert!((3150..3900).contains(&waiting), "{waiting} gathered");
+        assert!((4725..5850).contains(&waiting), "{waiting} gathered");
         fleet.pass(opens.since(clock.wall()) + Duration::from_millis(1000)).await;
         assert!(opening(&fleet).iter().all(|opening| opening.state == OpeningState::Open));
         // Some come after it.
         fleet.arrive(300, Duration::from_secs(30), 0.0);
-        fleet.pass(Duration::from_secs(420)).await;
+        fleet.pass(Duration::from_secs(620)).await;
         let seed = opening(&fleet)[0].seed.clone();
         let opened = opens.as_millis();
         let first = fleet.served.iter().map(|(_, served)| *served).min().unwrap();
@@ -380,7 +380,7 @@ async fn at_an_opening_the_gathered_come_in_by_lot_or_by_arrival_and_nobody_befo
         let tau = kendall(&places);
         let late: Vec<_> = fleet.served.iter().filter(|(came, _)| *came > opened).collect();
         println!("{order:?}: {} gathered and {} late came in, τ {tau:.3}", gathered.len(), late.len());
-        assert!(gathered.len() > 3100 && tau >= 0.95, "{order:?}: {} came in, τ {tau:.3}", gathered.len());
+        assert!(gathered.len() > 4650 && tau >= 0.95, "{order:?}: {} came in, τ {tau:.3}", gathered.len());
         let mut times: Vec<_> = gathered.iter().map(|((_, served), _)| *served).collect();
         times.sort_unstable();
         let nine_tenths = times[9 * times.len() / 10];

@@ -97,7 +97,7 @@ struct Options {
     #[arg(long, conflicts_with = "measure")]
     measure_large: bool,
 
-    /// Measures newcomers who wait: in a line, and without one. Some give up, and some cheat. Takes 20 minutes. Writes
+    /// Measures newcomers who wait: in a line, and without one. Some give up, and some cheat. Takes ten minutes. Writes
     /// target/sim-line.md.
     #[arg(long, conflicts_with_all = ["measure", "measure_large"])]
     measure_line: bool,

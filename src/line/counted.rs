@@ -3,8 +3,8 @@
 use super::epoch_of;
 use crate::time::Timestamp;
 
-/// Two filters of 64 KiB. With 10,000 newcomers in an epoch, three in 100,000 are taken for others.
-const WORDS: usize = 1 << 13;
+/// Two filters of 128 KiB. With 10,000 waiters in an epoch, three in 100,000 are mistaken for others.
+const WORDS: usize = 1 << 14;
 const BITS: u64 = 64 * WORDS as u64;
 
 /// The newcomers who were counted in this epoch and in the one before.
@@ -17,23 +17,30 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Returns whether this number is new, and remembers it.
-    pub(super) fn is_new(&mut self, number: u64, now: Timestamp) -> bool {
+    /// Returns whether the first number is new, and remembers both.
+    pub(super) fn is_new(&mut self, (number, other): (u64, u64), now: Timestamp) -> bool {
         let epoch = epoch_of(now);
         if epoch != self.epoch || self.current.is_empty() {
             self.before = if epoch == self.epoch + 1 { std::mem::take(&mut self.current) } else { Vec::new() };
             self.current = vec![0; WORDS];
             self.epoch = epoch;
         }
-        // Kirsch and Mitzenmacher, 2008: two halves of a hash make any number of hashes.
-        let (first, step) = (number >> 32, number | 1);
-        let bits = || (0..4).map(|nth| first.wrapping_add(step.wrapping_mul(nth)) % BITS);
-        let has =
-            |words: &[u64], bit: u64| words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1);
-        let is_new = !bits().all(|bit| has(&self.current, bit)) && !bits().all(|bit| has(&self.before, bit));
-        bits().for_each(|bit| self.current[(bit / 64) as usize] |= 1 << (bit % 64));
+        let is_new = !has(&self.current, number) && !has(&self.before, number);
+        for number in [number, other] {
+            bits(number).for_each(|bit| self.current[(bit / 64) as usize] |= 1 << (bit % 64));
+        }
         is_new
     }
+}
+
+/// Kirsch and Mitzenmacher, 2008: two halves of a hash make any number of hashes.
+fn bits(number: u64) -> impl Iterator<Item = u64> {
+    let (first, step) = (number >> 32, number | 1);
+    (0..4).map(move |nth| first.wrapping_add(step.wrapping_mul(nth)) % BITS)
+}
+
+fn has(words: &[u64], number: u64) -> bool {
+    bits(number).all(|bit| words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1))
 }
 
 #[cfg(test)]
@@ -50,7 +57,7 @@ mod tests {
         let numbers: Vec<_> = (0..10_000).map(|_| rng.u64(..)).collect();
         let new = |counted: &mut Counted, seconds| {
             let now = NOON.plus(Duration::from_secs(seconds));
-            numbers.iter().filter(|number| counted.is_new(**number, now)).count()
+            numbers.iter().filter(|number| counted.is_new((**number, **number), now)).count()
         };
         assert!(new(&mut counted, 0) > 9_990);
         assert_eq!(new(&mut counted, 1), 0);

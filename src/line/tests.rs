@@ -320,6 +320,24 @@ fn a_poll_before_its_time_changes_nothing() {
     assert_eq!(line.figures(at(15_000)).view.waiting, 301);
 }
 
+/// A waiter who is called polls every two seconds. Each of these polls counts, although they come within four seconds.
+#[test]
+fn a_waiter_who_polls_often_does_not_count_as_one_who_has_left() {
+    let mut line = Line::default();
+    let mut ticket = line.refuse(&arrival(Place::of_arrival(at(0), 900)), ALICE, at(0), UNKNOWN, 0.0).waiter;
+    let mut now = 5000;
+    for _ in 0..60 {
+        let wait = line.refuse(&Comer::Waiter(ticket), ALICE, at(now), UNKNOWN, 0.0);
+        assert!(wait.waiter.is_counted);
+        ticket = wait.waiter;
+        line.advance(seats(1), at(now));
+        now += wait.retry_after.as_millis() as u64;
+    }
+    line.advance(seats(1), at(now));
+    let LineView { waiting, left, .. } = line.figures(at(now)).view;
+    assert_eq!((waiting, left), (1, 0));
+}
+
 #[test]
 fn hostile_places_and_times_overflow_nothing() {
     let mut line = Line::default();

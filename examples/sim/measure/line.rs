@@ -10,12 +10,12 @@ use std::time::Duration;
 const SERVERS: [usize; 3] = [5, 50, 200];
 const X: u64 = 20_000;
 /// The room fills within a window. From then on as many seats become free in a second as newcomers took before.
-const FILLS_FOR: Duration = Duration::from_secs(1800);
+const FILLS_FOR: Duration = Duration::from_secs(600);
 /// So many newcomers come in a second once the room is full.
-const RATE: f64 = 20.0;
-const CROWD_FOR: Duration = Duration::from_secs(2400);
+const RATE: f64 = 60.0;
+const CROWD_FOR: Duration = Duration::from_secs(900);
 /// The mean time after which a waiter gives up.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A fleet whose newcomers wait, and the figures that are printed of it.
 pub struct Play {
@@ -45,7 +45,7 @@ pub fn plays() -> Vec<Play> {
 fn play(servers: usize, roaming: Roaming, line: bool) -> Plan {
     let mut plan = plan(Design::HEADCOUNT, servers, 5 * MILLI, 0.0, roaming);
     (plan.fleet.line, plan.fleet.max_active_users, plan.fleet.capacity) = (line, X, 65_536);
-    (plan.fleet.slots, plan.fleet.slot) = (30, 60 * SECOND);
+    (plan.fleet.slots, plan.fleet.slot) = (30, FILLS_FOR / 30);
     let (fills, waits) = (60.0 * X as f64 / FILLS_FOR.as_secs_f64(), 60.0 * RATE);
     let full = CROWD_FROM + FILLS_FOR;
     let corners = [(Duration::ZERO, 0.0), (CROWD_FROM, 0.0), (CROWD_FROM + MILLI, fills)];
@@ -61,11 +61,12 @@ fn play(servers: usize, roaming: Roaming, line: bool) -> Plan {
 
 pub fn table(rows: &[(Play, Row)]) -> String {
     let mut table = format!(
-        "X = {X}, a window of 30 min. {RATE:.0} newcomers a second for {} min after the room was full. The mean \
+        "X = {X}, a window of {} min. {RATE:.0} newcomers a second for {} min after the room was full. The mean \
          patience is {} min. One of ten cheats: how many seconds sooner those come in who do, and the part of them who \
          do.\n\n\
          | N | traffic | newcomers | came in | τ | wait, s: median | p99 ÷ median | requests a minute \
          | seats used | overshoot | error of the expected wait |",
+        FILLS_FOR.as_secs() / 60,
         CROWD_FOR.as_secs() / 60,
         PATIENCE.as_secs() / 60,
     );

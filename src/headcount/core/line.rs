@@ -140,7 +140,13 @@ impl Core {
         let (free, all) = state.room.seats_for_line(state.active_users(), state.ring.is_covered());
         let seats = Seats::of(free, all, state.room.newcomers_per_minute());
         drop(state);
-        self.line.change(|line| line.advance(seats, now));
+        let gathers = self.openings().gathering(now).is_some();
+        self.line.change(|line| {
+            line.advance(seats, now);
+            if gathers {
+                line.forget_pace();
+            }
+        });
     }
 
     /// Returns what to tell the store of the line, if newcomers wait in one.
