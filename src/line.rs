@@ -216,9 +216,9 @@ impl Comer {
         self
     }
 
-    /// Returns two numbers. The first is the same if the newcomer shows the same ticket again, if the line counts it, and
-    /// for each request without a ticket. The second is the same for all tickets that the user got within four seconds;
-    /// it stands for those that the line does not count.
+    /// Returns two numbers. The first is the same if the newcomer shows the same counted ticket again, and for each of
+    /// its requests without a ticket. The second is the same for all tickets that the user got within four seconds; it
+    /// stands for those that the line does not count.
     fn numbers(&self, fingerprint: Fingerprint) -> (u64, u64) {
         let number = |of_ticket: u64| fastrand::Rng::with_seed(fingerprint.0 ^ of_ticket).u64(..);
         match self {
