@@ -9,7 +9,7 @@
 //! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store has all their bits. During the play, a token that was admitted more than twenty calm rounds ago is rejected nowhere. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
 //! | 10 | Whenever a newcomer is admitted, at most as many users are in as `bounds` allows for the present and recent faults, apart from the error of the estimate, and two seats for each server, which rounds its share up. In addition there may be the users that servers without knowledge admitted from their budgets in the last twenty rounds, and the users that could not be counted. These are users that a server had admitted and not yet published when it was paused (at most a share), and users that an older copy of the store brought back. |
-//! | 11 | What `explain` says of a player's next request is what the server then decides. |
+//! | 11 | What `explain` says of a player's next request is what the server then decides, unless its worker is late. |
 //!
 //! A token is *published* while the store holds a value that has it. If the store loses this value, or the value is
 //! damaged or replaced, the token must be published again. A round reads the minutes that have begun by the server's

@@ -871,7 +871,8 @@ impl<'a> World<'a> {
         let now = Slot::at(glance.now, self.fleet.slot);
         let recorded_in = if glance.is_late { glance.current.max(now) } else { glance.current };
         // Right after a pause, the decision first withdraws the share, which an explanation cannot do.
-        let is_explained = self.decisions.is_multiple_of(EXPLAINED_EACH) && server.sleeps_until.is_none();
+        let is_awake = server.sleeps_until.is_none() && !glance.is_late;
+        let is_explained = self.decisions.is_multiple_of(EXPLAINED_EACH) && is_awake;
         let shown = self.waiters.shows(token, self.now);
         let ticket = shown.as_deref().filter(|_| self.fleet.line);
         let explained = is_explained.then(|| server.headcount.explain(player.to_string(), ticket).decision);

@@ -221,7 +221,8 @@ impl Explanation {
 impl Headcount {
     /// Explains what a check of this token would be answered now, and why. A newcomer may show a ticket of the line.
     /// Nothing is recorded, renewed or counted. Passes are not considered. The limits of requests are not asked; the
-    /// admin API asks those of `[[limit]]`.
+    /// admin API asks those of `[[limit]]`. Right after a pause of the process, until the worker has run, a decision may
+    /// find fewer seats than this.
     pub fn explain(&self, token: impl AsRef<[u8]>, ticket: Option<&str>) -> Explanation {
         self.explain_user(Some(token.as_ref()), ticket)
     }
