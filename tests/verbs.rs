@@ -463,7 +463,9 @@ fn an_operator_asks_why_a_user_is_refused() {
         let answer = ask(body);
         assert!(answer.status == 400 && !answer.body.contains("canary"), "{body}: {}", answer.body);
     }
-    assert_eq!((ask("{}").status, ask("{\"token\": \"\"}").json()["reason"].as_str()), (422, Some("no_room")));
+    for body in ["{}", "{\"token\": \"\"}"] {
+        assert_eq!(ask(body).json()["reason"], "no_room", "a request without a token");
+    }
     assert_eq!(server.status()["decisions"]["rejected"], 1, "explanations are not counted");
 }
 

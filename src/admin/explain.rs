@@ -10,15 +10,14 @@ use axum::response::{IntoResponse, Response};
 
 pub(super) async fn explain(State(admin): State<Admin>, body: Bytes) -> Response {
     let example = r#"a valid body is, for example, {"token":"the user's token","ticket":"the user's ticket"}"#;
+    // A list could be read as the fields in their order.
+    if body.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return problem(StatusCode::BAD_REQUEST, format!("the body is no object; {example}"));
+    }
     let request: ExplainedRequest = match serde_json::from_slice(&body) {
         Ok(request) => request,
         Err(error) => return problem(StatusCode::BAD_REQUEST, format!("{}; {example}", without_value(&error))),
     };
-    let ExplainedRequest { token, user, ticket, .. } = &request;
-    if token.is_none() && user.is_none() && ticket.is_none() {
-        let why = format!("name the user by `token`, `user` or `ticket`; {example}");
-        return problem(StatusCode::UNPROCESSABLE_ENTITY, why);
-    }
     Json(admin.headcount.explain_request(request).await).into_response()
 }
 

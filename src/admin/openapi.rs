@@ -34,7 +34,7 @@ pub(super) fn description(capacity: u64) -> Value {
                 "401": problem("The bearer token is missing or wrong."),
                 "403": problem("The `Host` or the `Origin` is unknown, no token is configured and the request comes \
                     from another machine or through a proxy, or the change needs a token or a header."),
-                "409": problem("The override in force has the highest possible version and cannot be replaced."),
+                "409": problem("The change does not fit what is in force now; the problem says why."),
                 "413": { "description": "The body is larger than 16 KiB." },
                 "422": problem("A value is outside its bounds."),
                 "503": problem("Too many event streams are open."),
@@ -81,7 +81,7 @@ fn paths() -> Value {
         } },
     });
     let explain = "Explains what a check of a user would be answered now, and why. Nothing is recorded or counted.";
-    let mut post = with(json_of(explain, reference("Explanation"), &["400", "413", "422"]), &[&change]);
+    let mut post = with(json_of(explain, reference("Explanation"), &["400", "413"]), &[&change]);
     post["requestBody"] = json!({
         "required": true,
         "content": { "application/json": {

@@ -21,6 +21,12 @@ const GATHER: Duration = Duration::from_secs(900);
 #[serde(deny_unknown_fields)]
 pub(super) struct OpeningRequest {
     /// When newcomers are admitted, within the next 12 hours: a date and time in UTC.
+    #[schemars(
+        with = "String",
+        regex(
+            pattern = r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z$"
+        )
+    )]
     at: Timestamp,
     /// How long before they gather, from 1s to 2h; 15m by default.
     #[serde(default, with = "humantime_serde")]

@@ -110,11 +110,14 @@ pub(super) async fn set(State(admin): State<Admin>, peer: Option<Peer>, body: By
     }
 }
 
-/// Returns the answer for a refused override or opening: 409 if the override in force cannot be replaced, and 422 for
-/// every other reason.
+/// Returns the answer for a refused override or opening: 409 if it does not fit what is in force now, and 422 for every
+/// other reason.
 pub(super) fn refused(error: &OverrideError) -> Response {
     let status = match error {
-        OverrideError::HighestVersion { .. } => StatusCode::CONFLICT,
+        OverrideError::HighestVersion { .. }
+        | OverrideError::NoLine
+        | OverrideError::Opens { .. }
+        | OverrideError::Gathering { .. } => StatusCode::CONFLICT,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
     problem(status, error.to_string())

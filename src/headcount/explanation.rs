@@ -122,6 +122,11 @@ pub struct ExplainedLimit {
     pub retry_after_seconds: Option<u64>,
 }
 
+/// The pattern of an address of IPv4.
+#[cfg(feature = "admin")]
+const AN_ADDRESS: &str =
+    r"^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$";
+
 /// What is asked about: a token or a user, and the facts of the request that limits need.
 #[cfg(feature = "admin")]
 #[derive(Clone, Default, serde::Deserialize, schemars::JsonSchema)]
@@ -136,11 +141,12 @@ pub(crate) struct ExplainedRequest {
     #[serde(default)]
     pub(crate) user: Option<String>,
     /// The newcomer's ticket. Without a token and a user, the ticket alone is read, and its signature is not checked.
+    /// Without all three, the question is about a request without a token.
     #[serde(default)]
     pub(crate) ticket: Option<String>,
-    /// The client's address, for limits by `client_ip`.
+    /// The client's address, for limits by `client_ip`. An address of IPv6 is accepted, too.
     #[serde(default)]
-    #[schemars(with = "Option<String>")]
+    #[schemars(with = "Option<String>", regex(pattern = AN_ADDRESS))]
     pub(crate) client_ip: Option<IpAddr>,
     /// The path of the request, for limits with `routes`.
     #[serde(default)]
@@ -221,8 +227,8 @@ impl Explanation {
 impl Headcount {
     /// Explains what a check of this token would be answered now, and why. A newcomer may show a ticket of the line.
     /// Nothing is recorded, renewed or counted. Passes are not considered. The limits of requests are not asked; the
-    /// admin API asks those of `[[limit]]`. Right after a pause of the process, until the worker has run, a decision may
-    /// find fewer seats than this.
+    /// admin API asks those of `[[limit]]`. Right after a pause of the process, until the worker has run, a decision
+    /// may find fewer seats than this.
     pub fn explain(&self, token: impl AsRef<[u8]>, ticket: Option<&str>) -> Explanation {
         self.explain_user(Some(token.as_ref()), ticket)
     }
@@ -271,7 +277,9 @@ impl Headcount {
                 Err(refused) => return self.explain_unverified(refused),
             }
         }
-        let user = request.user.as_deref().or(request.token.as_deref());
+        // Without anything, the question is about a request without a token.
+        let nobody = Some("").filter(|_| request.ticket.is_none());
+        let user = request.user.as_deref().or(request.token.as_deref()).or(nobody);
         let mut explanation = self.explain_user(user.map(str::as_bytes), request.ticket.as_deref());
         if let Some(peek) = self.shared.telemetry.limits_peek.get().filter(|_| user.is_some()) {
             let is_newcomer = matches!(explanation.decision, Decision::Newcomer | Decision::Warming);

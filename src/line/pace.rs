@@ -62,10 +62,12 @@ impl Pace {
     }
 
     /// Returns the first and the last sample to measure by. The first waiters are called at once, so the time until
-    /// the second sample counts only as long as there is no other.
+    /// the second sample counts only if too few were called since then.
     fn measured(&self) -> Option<(&Sample, &Sample)> {
-        let first = if self.0.len() > 2 { self.0.get(1) } else { self.0.front() };
-        first.zip(self.0.back())
+        let last = self.0.back()?;
+        let second = self.0.get(1).filter(|_| self.0.len() > 2);
+        let mut firsts = second.into_iter().chain(self.0.front());
+        Some((firsts.find(|first| last.called.saturating_sub(first.called) >= LEAST)?, last))
     }
 
     /// Returns the time until as many waiters as are before each bound of a position are served or have left. `waiting`
@@ -73,9 +75,6 @@ impl Pace {
     pub(super) fn eta(&self, [low, estimate, high]: [u64; 3], waiting: u64) -> Option<Eta> {
         let (first, last) = self.measured()?;
         let called = last.called.saturating_sub(first.called);
-        if called < LEAST {
-            return None;
-        }
         let seconds = last.at.since(first.at).as_secs_f64();
         let seats = called as f64 / seconds;
         let leaving = last.left.saturating_sub(first.left) as f64 / seconds / waiting.max(1) as f64;
@@ -124,8 +123,8 @@ mod tests {
     #[test]
     fn a_wait_is_unknown_until_twenty_were_called() {
         assert_eq!(seconds(&Pace::default(), 100, 100), None);
-        assert_eq!(seconds(&pace(1, 0, 20), 100, 100), None);
-        assert_eq!(seconds(&pace(1, 0, 21), 100, 100), Some([409, 500, 644]));
+        assert_eq!(seconds(&pace(1, 0, 19), 100, 100), None);
+        assert_eq!(seconds(&pace(1, 0, 20), 100, 100), Some([409, 500, 644]));
     }
 
     #[test]
