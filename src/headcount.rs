@@ -498,7 +498,8 @@ impl Headcount {
     /// enabled. A server without a store forgets it when it restarts.
     ///
     /// # Errors
-    /// Returns [`OverrideError`], and changes nothing, if there is no line, or if a time is outside its bounds.
+    /// Returns [`OverrideError`], and changes nothing, if there is no line, if a time is outside its bounds, or if
+    /// newcomers gather for an opening that this one overlaps.
     ///
     /// ```
     /// use headcount::{Headcount, OpeningState, SetOpening, config::Carrier, time::{Clock, ManualClock, Timestamp}};
@@ -521,10 +522,11 @@ impl Headcount {
         Ok(())
     }
 
-    /// Cancels the opening that was set. Returns whether there was one. Openings of the configuration stay.
+    /// Cancels the opening that was set, unless newcomers gather for it. Returns whether there was one. Openings of the
+    /// configuration stay.
     ///
     /// # Errors
-    /// Returns [`OverrideError::HighestVersion`] if the override in force has the highest possible version.
+    /// Returns [`OverrideError::Gathering`] if newcomers gather for it.
     pub fn cancel_opening(&self) -> Result<bool, OverrideError> {
         let cancelled = self.shared.core.set_opening(None)?;
         if cancelled {

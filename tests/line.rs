@@ -464,7 +464,6 @@ fn real_servers_on_one_redis_have_one_line() {
 
 /// Real servers on a real Redis gather newcomers, and open in the second that the configuration says.
 #[test]
-#[allow(clippy::disallowed_methods)] // Real servers are asked in real time.
 fn real_servers_open_in_time_and_admit_nobody_before() {
     let redis = Redis::start();
     let state = tempfile::tempdir().unwrap();
@@ -485,8 +484,10 @@ fn real_servers_open_in_time_and_admit_nobody_before() {
     });
     assert!(now() < opens.as_millis() - 5000, "the servers took too long to start");
     assert_eq!(checks(&servers[0], "early", None).status, 200);
-    let gathers_from = opens.as_millis() - 5000;
-    std::thread::sleep(Duration::from_millis((gathers_from + 200).saturating_sub(now())));
+    wait_for("the gathering", || {
+        let gathers = |server: &Server| server.status()["line"]["openings"][0]["state"] == "gathering";
+        servers.iter().all(gathers).then_some(())
+    });
     let mut told = String::new();
     for (place, server) in servers.iter().enumerate() {
         let token = format!("newcomer-{place}");
@@ -505,7 +506,6 @@ fn real_servers_open_in_time_and_admit_nobody_before() {
                 told = problem["opening"]["seed_hash"].as_str().unwrap().to_owned();
             }
             ticket.get_or_insert(answer.header("x-headcount-ticket").to_owned());
-            std::thread::sleep(Duration::from_millis(50));
             None
         });
         let after = admitted as i64 - opens.as_millis() as i64;

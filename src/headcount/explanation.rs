@@ -153,7 +153,8 @@ pub(crate) struct ExplainedRequest {
     pub(crate) path: Option<String>,
 }
 
-/// Asks the limits of requests without charging them. The second argument is the user's name if the token is verified.
+/// Asks the limits of requests without charging them. The second argument says whether the user is a newcomer who would
+/// be admitted: only then are the limits of newcomers asked.
 #[cfg(feature = "admin")]
 pub(crate) type LimitsPeek =
     Box<dyn Fn(ExplainedRequest, bool) -> Pin<Box<dyn Future<Output = Vec<ExplainedLimit>> + Send>> + Send + Sync>;
