@@ -11,6 +11,7 @@ mod fleet;
 mod jwt;
 mod limit;
 mod line;
+mod line_class;
 #[cfg(feature = "tower")]
 mod line_page;
 mod opening;
@@ -55,6 +56,8 @@ pub use limit::{
     QuotaError,
 };
 pub use line::Line;
+pub(crate) use line_class::LineClasses;
+pub use line_class::{ClassMatch, ClassMatchError, LineClass};
 #[cfg(feature = "tower")]
 pub use line_page::LinePage;
 pub(crate) use opening::GATHERS_FOR;

@@ -35,7 +35,7 @@ use crate::config::{Config, Enforcement, MAX_REFUSAL_DELAY, Settings};
 use crate::fingerprint::Fingerprint;
 #[cfg(feature = "tower")]
 use crate::limiter_status::LimiterStatus;
-use crate::line::{Comer, InLine};
+use crate::line::{Class, Comer, InLine};
 use crate::pass::Pass;
 use crate::room::{FleetLink, Mode, Override, SetOpening};
 use crate::time::Clock;
@@ -57,7 +57,7 @@ pub(crate) use histogram::Histogram;
 pub(crate) use history::MAX_HISTORY;
 pub use history::{History, Sample};
 pub(crate) use lifecycle::Lifecycle;
-pub use line_status::{LineStatus, OpeningState, OpeningStatus, TicketChecks};
+pub use line_status::{LineClassStatus, LineStatus, OpeningState, OpeningStatus, TicketChecks};
 pub(crate) use round_figures::RoundFigures;
 pub use status::{ActiveUsers, ModeChanges, OverrideStatus, RingStatus, Status};
 pub use supervision::Restarts;
@@ -299,7 +299,32 @@ impl Headcount {
     /// # Ok::<(), headcount::BuildError>(())
     /// ```
     pub fn admit_in_line(&self, token: impl AsRef<[u8]>, ticket: Option<&str>) -> (Admission, Option<InLine>) {
-        let (admission, _, in_line) = self.decide_in_line(&self.user(token.as_ref()), ticket, AdmitOptions::ADMIT);
+        let user = self.user(token.as_ref());
+        let (admission, _, in_line) = self.decide_in_line(&user, Class::FIRST, ticket, AdmitOptions::ADMIT);
+        (admission, in_line)
+    }
+
+    /// Decides like [`admit_in_line`](Self::admit_in_line) about a user of a class of `[[line.class]]`. A name that is
+    /// not configured stands for the class of those who are in no other.
+    ///
+    /// ```
+    /// use headcount::{Headcount, config::{Carrier, LineClass}};
+    /// let builder = Headcount::builder().max_active_users(1).line(Carrier::Header);
+    /// let (headcount, _worker) = builder.line_class(LineClass::new("everybody", None, 1)).build()?;
+    /// let _ = headcount.admit("alice");
+    /// let (admission, in_line) = headcount.admit_in_class("everybody", "bob", None);
+    /// assert!(!admission.is_admitted() && in_line.is_some());
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    pub fn admit_in_class(
+        &self,
+        class: &str,
+        token: impl AsRef<[u8]>,
+        ticket: Option<&str>,
+    ) -> (Admission, Option<InLine>) {
+        let class = self.settings().line_classes.named(class);
+        let (admission, _, in_line) =
+            self.decide_in_line(&self.user(token.as_ref()), class, ticket, AdmitOptions::ADMIT);
         (admission, in_line)
     }
 
@@ -321,12 +346,34 @@ impl Headcount {
         ticket: Option<&str>,
     ) -> (Admission, Option<HeldSeat>, Option<InLine>) {
         let options = AdmitOptions { record: Record::OnSuccess, ..AdmitOptions::ADMIT };
-        self.decide_in_line(&self.user(token.as_ref()), ticket, options)
+        self.decide_in_line(&self.user(token.as_ref()), Class::FIRST, ticket, options)
+    }
+
+    /// Decides like [`admit_in_class`](Self::admit_in_class), but holds a seat for an admitted newcomer, as
+    /// [`hold`](Self::hold) does.
+    ///
+    /// ```
+    /// use headcount::{Headcount, config::Carrier};
+    /// let (headcount, _worker) = Headcount::builder().max_active_users(1).line(Carrier::Header).build()?;
+    /// let (_, seat, _) = headcount.hold_in_class("default", "alice", None);
+    /// seat.unwrap().take();
+    /// # Ok::<(), headcount::BuildError>(())
+    /// ```
+    pub fn hold_in_class(
+        &self,
+        class: &str,
+        token: impl AsRef<[u8]>,
+        ticket: Option<&str>,
+    ) -> (Admission, Option<HeldSeat>, Option<InLine>) {
+        let class = self.settings().line_classes.named(class);
+        let options = AdmitOptions { record: Record::OnSuccess, ..AdmitOptions::ADMIT };
+        self.decide_in_line(&self.user(token.as_ref()), class, ticket, options)
     }
 
     fn decide_in_line(
         &self,
         user: &User<'_>,
+        class: Class,
         ticket: Option<&str>,
         options: AdmitOptions<'_>,
     ) -> (Admission, Option<HeldSeat>, Option<InLine>) {
@@ -334,7 +381,7 @@ impl Headcount {
         if let Some(admission) = core.decide_without_seat(user, options) {
             return (admission, None, None);
         }
-        let comer = core.comer(user, ticket.map(str::as_bytes), true);
+        let comer = core.comer(user, class, ticket.map(str::as_bytes), true);
         let (admission, seat) = core.decide_unseen(user, AdmitOptions { comer, ..options });
         let waits = comer.filter(|_| !admission.is_admitted());
         (admission, seat, waits.and_then(|comer| core.refuse_in_line(comer, user)))

@@ -12,6 +12,7 @@ mod jwks;
 mod key;
 mod turns;
 
+use crate::claim::{Claim, ClaimSet};
 use crate::recent::Recent;
 use crate::time::Timestamp;
 use crate::token_source::Unverifiable;
@@ -58,6 +59,8 @@ pub(crate) struct Expected {
     pub(crate) audience: Vec<String>,
     /// Whether a token must have an expiry time.
     pub(crate) requires_exp: bool,
+    /// The claims that the configuration asks for.
+    pub(crate) asked: Vec<Claim>,
 }
 
 /// Verifies tokens with the keys that it has.
@@ -80,10 +83,18 @@ pub(crate) struct Verifier {
 
 type TokenHash = [u8; 32];
 
+/// The user whom a verified token names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VerifiedUser {
+    pub(crate) name: Arc<str>,
+    /// Which of the asked claims the token has.
+    pub(crate) claims: ClaimSet,
+}
+
 /// What is remembered of a verified token. It stays valid while its key is in use, and until it expires.
 #[derive(Clone)]
 struct Verified {
-    user: Arc<str>,
+    user: VerifiedUser,
     key: key::KeyDigest,
     /// The expiry time, in seconds since 1970.
     exp: Option<f64>,
@@ -133,14 +144,14 @@ impl Verifier {
         token: &str,
         now: Timestamp,
         tick: Duration,
-    ) -> Option<Result<Arc<str>, Unverifiable>> {
+    ) -> Option<Result<VerifiedUser, Unverifiable>> {
         let Ok(header) = jsonwebtoken::decode_header(token) else { return Some(Err(Unverifiable::NoJwt)) };
         let keys = Arc::clone(&self.keys.read());
         let is_costly = header.alg != Algorithm::HS256
             && header.crit.is_none()
             && keys.iter().any(|key| key.is_named_by(&header) || key.may_be_meant_by(&header));
         if !is_costly {
-            return Some(self.user(token, now).map(Arc::from));
+            return Some(self.user(token, now));
         }
         let hash = self.hash(token);
         if let Some(Verified { user, key, exp }) = self.verified.get(&hash, tick)
@@ -164,7 +175,7 @@ impl Verifier {
         now: Timestamp,
         tick: Duration,
         refused: impl FnOnce() + Send + 'static,
-    ) -> Result<Arc<str>, Late> {
+    ) -> Result<VerifiedUser, Late> {
         let (verifier, token) = (Arc::clone(self), token.to_owned());
         let verify = move || {
             let verified = verifier.verified_now(&token, now, tick);
@@ -178,7 +189,12 @@ impl Verifier {
     }
 
     /// Verifies a token on this thread, and remembers the result.
-    pub(crate) fn verified_now(&self, token: &str, now: Timestamp, tick: Duration) -> Result<Arc<str>, Unverifiable> {
+    pub(crate) fn verified_now(
+        &self,
+        token: &str,
+        now: Timestamp,
+        tick: Duration,
+    ) -> Result<VerifiedUser, Unverifiable> {
         // Another request may have verified the same token meanwhile.
         if let Some(known) = self.at_once(token, now, tick) {
             return known;
@@ -186,7 +202,7 @@ impl Verifier {
         let changes = self.changes.load(Relaxed);
         match self.look_at(token, now) {
             Ok(verified) => {
-                let user = Arc::clone(&verified.user);
+                let user = verified.user.clone();
                 self.verified.put(self.hash(token), verified, tick);
                 Ok(user)
             }
@@ -204,8 +220,8 @@ impl Verifier {
     /// # Cost
     /// One verification for each key that fits, at most [`MOST_TRIED`]: about 2 µs for HS256, some tens to hundreds for
     /// the others.
-    pub(crate) fn user(&self, token: &str, now: Timestamp) -> Result<String, Unverifiable> {
-        self.look_at(token, now).map(|verified| verified.user.as_ref().to_owned())
+    pub(crate) fn user(&self, token: &str, now: Timestamp) -> Result<VerifiedUser, Unverifiable> {
+        self.look_at(token, now).map(|verified| verified.user)
     }
 
     fn look_at(&self, token: &str, now: Timestamp) -> Result<Verified, Unverifiable> {
@@ -216,7 +232,7 @@ impl Verifier {
         let payload = BASE64_URL_SAFE_NO_PAD.decode(payload).map_err(|_| Unverifiable::NoJwt)?;
         let claims: Map<String, Value> = serde_json::from_slice(&payload).map_err(|_| Unverifiable::NoJwt)?;
         self.expected.check(&claims, now)?;
-        let user = self.expected.user(&claims)?.into();
+        let user = VerifiedUser { name: self.expected.user(&claims)?.into(), claims: self.expected.asked(&claims) };
         Ok(Verified { user, key, exp: claims.get("exp").and_then(Value::as_f64) })
     }
 
@@ -281,12 +297,28 @@ impl Expected {
         Ok(())
     }
 
+    fn asked(&self, claims: &Map<String, Value>) -> ClaimSet {
+        let has = |claim: &Claim| claims.get(&claim.name).is_some_and(|found| is_written(found, &claim.value));
+        self.asked.iter().enumerate().filter(|(_, claim)| has(claim)).map(|(place, _)| place).collect()
+    }
+
     fn user(&self, claims: &Map<String, Value>) -> Result<String, Unverifiable> {
         match claims.get(&self.claim) {
             Some(Value::String(user)) if !user.trim().is_empty() => Ok(user.clone()),
             Some(Value::Number(user)) if user.is_u64() || user.is_i64() => Ok(user.to_string()),
             _ => Err(Unverifiable::NoUser),
         }
+    }
+}
+
+/// Returns whether a claim, or one of a list, is written like this.
+fn is_written(claim: &Value, as_: &str) -> bool {
+    match claim {
+        Value::String(text) => text == as_,
+        Value::Number(number) => number.to_string() == as_,
+        Value::Bool(is_true) => as_ == if *is_true { "true" } else { "false" },
+        Value::Array(list) => list.iter().any(|one| !one.is_array() && is_written(one, as_)),
+        Value::Null | Value::Object(_) => false,
     }
 }
 

@@ -16,6 +16,8 @@
 #[cfg(feature = "admin")]
 mod admin;
 pub mod bloom;
+#[cfg(feature = "tower")]
+mod claim;
 pub mod config;
 mod failpoints;
 pub mod fingerprint;
@@ -61,9 +63,9 @@ mod what_if;
 pub use config::{Config, ConfigError, Enforcement, MissingToken, RouteClass};
 pub use headcount::{
     ActiveUsers, Admission, Admitted, BuildError, Builder, Decision, Decisions, DelayedRefusals, ExplainedLimit,
-    ExplainedPlace, Explanation, Headcount, HeldSeat, History, LastError, LineStatus, MAX_OVERRIDE, ModeChanges,
-    OpeningState, OpeningStatus, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence, Restarts,
-    RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, TicketChecks, TicketFound, Touches, Worker,
+    ExplainedPlace, Explanation, Headcount, HeldSeat, History, LastError, LineClassStatus, LineStatus, MAX_OVERRIDE,
+    ModeChanges, OpeningState, OpeningStatus, OverrideError, OverrideOrder, OverrideStatus, PassChecks, Presence,
+    Restarts, RingStatus, Sample, SeenNode, Status, SyncErrors, SyncStatus, TicketChecks, TicketFound, Touches, Worker,
 };
 #[cfg(feature = "tower")]
 pub use layer::{AdmissionLayer, LimitLayer};
@@ -221,7 +223,8 @@ pub mod internals {
     pub fn verified(key_file: &[u8], token: &str, now: Timestamp) -> Result<String, String> {
         let keys = crate::jwt::Key::in_file(key_file)?;
         let expected = crate::jwt::Expected { claim: "sub".into(), ..Default::default() };
-        crate::jwt::Verifier::new(expected, keys, None).user(token, now).map_err(|error| error.to_string())
+        let user = crate::jwt::Verifier::new(expected, keys, None).user(token, now);
+        user.map(|user| user.name.as_ref().to_owned()).map_err(|error| error.to_string())
     }
 
     /// What a test reads of a server, besides its decisions, to judge whether the server is correct.

@@ -3,9 +3,11 @@
 //!
 //! The [`Line`] counts the waiters by their time of arrival and moves the *mark*, the place up to which waiters are
 //! called. A waiter who is called may take a seat, like a newcomer when nobody waits. All others are refused and told
-//! their position, the expected wait, and when to poll.
+//! their position, the expected wait, and when to poll. Each class of newcomers has its own mark and counts.
 
 mod arrivals;
+mod class;
+mod classes;
 mod counted;
 mod exchange;
 mod in_line;
@@ -19,22 +21,24 @@ use crate::fingerprint::Fingerprint;
 use crate::time::Timestamp;
 pub(crate) use arrivals::Arrivals;
 use arrivals::{PART_BITS, PART_MASK, end_of_part, part_of};
+pub(crate) use class::{Class, MOST_CLASSES};
+pub(crate) use classes::Classes;
 use counted::Counted;
 use pace::Pace;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(crate) use exchange::{EPOCHS, MOST_CHANGES};
-pub use exchange::{LineChange, LineRequest};
+pub use exchange::{LineArrivals, LineChange, LineOfClass, LineRequest};
 pub use in_line::InLine;
 pub use opening::{Gathered, OpeningOrder};
 pub(crate) use opening::{Opening, Openings};
 pub(crate) use pace::Eta;
 pub use ticket::Ticket;
 pub(crate) use ticket::{TicketCheck, Tickets};
-pub use view::LineView;
 pub(crate) use view::Position;
-pub(crate) use waiting::{Cell, Seats, Waiting, epoch_of};
+pub use view::{ClassView, LineView};
+pub(crate) use waiting::{Cell, Seats, epoch_of};
 
 /// Waiters who arrived within the same 2²³ µs (8.4 s) share a bin.
 const BIN_BITS: u32 = 23;
@@ -71,6 +75,8 @@ pub(crate) struct Waiter {
     pub(crate) arrived: Place,
     /// Where the newcomer stands. It is not in the ticket, and is the time of arrival unless a lottery was held.
     pub(crate) place: Place,
+    /// The class in which the line counts this waiter.
+    pub(crate) class: Class,
     /// The time from the arrival to the last poll, in seconds.
     polled_after: u32,
     /// The time to wait after the last poll, in seconds.
@@ -81,9 +87,14 @@ pub(crate) struct Waiter {
 
 /// A newcomer who shows a ticket, or who arrives without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Comer {
-    Waiter(Waiter),
-    Arrival { arrived: Place, place: Place },
+pub(crate) struct Comer {
+    pub(crate) arrived: Place,
+    /// Where the newcomer stands: at the time of arrival unless a lottery was held.
+    pub(crate) place: Place,
+    /// The class of this request. It need not be the one in which a waiter was counted.
+    pub(crate) class: Class,
+    /// What the ticket holds, if a valid one was shown.
+    pub(crate) waiter: Option<Waiter>,
 }
 
 /// When waiters poll while the expected wait is unknown.
@@ -112,9 +123,17 @@ pub(crate) struct Wait {
 /// The line at one moment, for operators.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LineFigures {
-    pub(crate) view: LineView,
     /// Whether all servers of the fleet have one line.
     pub(crate) is_shared: bool,
+    /// All classes as one. The expected wait is that of the first class.
+    pub(crate) all: ClassFigures,
+    pub(crate) classes: Vec<ClassFigures>,
+}
+
+/// One class of the line at one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ClassFigures {
+    pub(crate) view: ClassView,
     pub(crate) served_per_second: Option<f64>,
     /// The longest and the median wait so far of those who are not called.
     pub(crate) waits: Option<(Duration, Duration)>,
@@ -123,21 +142,32 @@ pub(crate) struct LineFigures {
 }
 
 /// Those who wait, and how fast they come in: at this server, or in the whole fleet while the store counts them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Line {
+    slot_length: Duration,
+    /// The pace of all classes together.
+    pace: Pace,
     /// Those whose last poll came to this server.
-    own: Waiting,
+    own: Classes,
     counted: Counted,
-    served: u64,
     /// What the store has not been told.
     untold: BTreeMap<Cell, i64>,
-    untold_arrivals: Arrivals,
-    untold_served: u64,
-    /// The highest mark that the store has told.
-    told_mark: u64,
     /// When the store last called waiters, if it ever did.
     store_called_at: Option<Timestamp>,
-    view: LineView,
+    /// Whether all newcomers may take seats.
+    is_open: bool,
+    classes: Vec<ClassState>,
+}
+
+/// What this server knows of one class, and has not told the store.
+#[derive(Debug, Default)]
+struct ClassState {
+    served: u64,
+    untold_served: u64,
+    untold_arrivals: Arrivals,
+    /// The highest mark that the store has told.
+    told_mark: u64,
+    view: ClassView,
     /// Newcomers who have joined the line since the view was made.
     joined: u64,
     pace: Pace,
@@ -164,6 +194,11 @@ impl Place {
 impl Waiter {
     fn polled(&self) -> Timestamp {
         self.arrived.time().plus(self.waited())
+    }
+
+    /// Returns this waiter as one whom the line does not count.
+    pub(crate) fn uncounted(self) -> Self {
+        Self { class: Class::FIRST, is_counted: false, ..self }
     }
 
     /// Returns the time from the arrival to the last poll.
@@ -193,25 +228,21 @@ impl Waiter {
 }
 
 impl Comer {
-    pub(crate) fn place(&self) -> Place {
-        match self {
-            Self::Waiter(waiter) => waiter.place,
-            Self::Arrival { place, .. } => *place,
-        }
+    /// Returns a newcomer who arrives now.
+    pub(crate) fn arrives(arrived: Place, class: Class) -> Self {
+        Self { arrived, place: arrived, class, waiter: None }
     }
 
-    pub(crate) fn arrived(&self) -> Place {
-        match self {
-            Self::Waiter(Waiter { arrived, .. }) | Self::Arrival { arrived, .. } => *arrived,
-        }
+    /// Returns a newcomer who shows a ticket.
+    pub(crate) fn shows(waiter: Waiter, class: Class) -> Self {
+        Self { arrived: waiter.arrived, place: waiter.place, class, waiter: Some(waiter) }
     }
 
     /// Returns this newcomer at the place where the openings let it stand.
     pub(crate) fn in_order(mut self, openings: &Openings, fingerprint: Fingerprint) -> Self {
-        match &mut self {
-            Self::Waiter(Waiter { arrived, place, .. }) | Self::Arrival { arrived, place } => {
-                *place = openings.place(*arrived, fingerprint);
-            }
+        self.place = openings.place(self.arrived, fingerprint);
+        if let Some(waiter) = &mut self.waiter {
+            waiter.place = self.place;
         }
         self
     }
@@ -221,38 +252,55 @@ impl Comer {
     /// stands for those that the line does not count.
     fn numbers(&self, fingerprint: Fingerprint) -> (u64, u64) {
         let number = |of_ticket: u64| fastrand::Rng::with_seed(fingerprint.0 ^ of_ticket).u64(..);
-        match self {
-            Self::Waiter(waiter) => {
+        match self.waiter {
+            Some(waiter) => {
                 let polled = waiter.polled().as_micros();
                 let together = number(polled >> 22);
                 (if waiter.is_counted { number(polled) } else { together }, together)
             }
-            Self::Arrival { .. } => (number(u64::MAX), number(u64::MAX)),
+            None => (number(u64::MAX), number(u64::MAX)),
         }
     }
 }
 
 impl Line {
-    /// Returns the rank up to which newcomers may take seats; `None` if all may, because nobody waits or more seats are
-    /// free than waiters are left.
-    pub(crate) fn called_to(&self) -> Option<u64> {
-        (!self.view.is_open).then_some(self.view.mark)
+    /// Creates the line of classes with these weights. The window's slots are this long.
+    pub(crate) fn new(weights: &[u32], slot_length: Duration) -> Self {
+        Self {
+            pace: Pace::default(),
+            slot_length,
+            own: Classes::new(weights),
+            counted: Counted::default(),
+            untold: BTreeMap::new(),
+            store_called_at: None,
+            is_open: true,
+            classes: weights.iter().map(|_| ClassState::default()).collect(),
+        }
+    }
+
+    /// Returns the rank up to which newcomers of each class may take seats; `None` if all may, because nobody waits or
+    /// more seats are free than waiters are left.
+    pub(crate) fn called_to(&self) -> Option<impl Iterator<Item = u64>> {
+        (!self.is_open).then(|| self.classes.iter().map(|class| class.view.mark))
     }
 
     /// Calls waiters for the free seats of this server, unless the store calls them for the whole fleet.
     pub(crate) fn advance(&mut self, seats: Seats, now: Timestamp) {
         self.own.drop_ended(now);
-        self.untold = self.untold.split_off(&Cell { epoch: epoch_of(now), bin: None });
-        self.untold_arrivals.forget_before(self.view.mark);
+        self.untold = self.untold.split_off(&Cell { epoch: epoch_of(now), class: Class::FIRST, bin: None });
+        for class in &mut self.classes {
+            class.untold_arrivals.forget_before(class.view.mark);
+        }
         if self.is_shared(now) {
             return;
         }
         if self.store_called_at.take().is_some() {
             // The store counted other waiters.
-            self.pace = Pace::default();
+            self.forget_pace();
         }
-        let has_more_seats = self.own.call(seats, self.served, now);
-        self.show(self.own.view(has_more_seats, self.served, now), now);
+        let served: Vec<_> = self.classes.iter().map(|class| class.served).collect();
+        let has_more_seats = self.own.call(seats, served.iter().sum(), now);
+        self.show(self.own.view(has_more_seats, &served, now), now);
     }
 
     /// Returns whether the store calls the waiters of the whole fleet.
@@ -261,14 +309,19 @@ impl Line {
     }
 
     fn show(&mut self, view: LineView, now: Timestamp) {
-        self.pace.note(&view, now);
-        self.view = view;
-        self.joined = 0;
+        self.is_open = view.is_open;
+        self.pace.note(&ClassView::together(&view.classes), now, self.slot_length);
+        for (class, view) in self.classes.iter_mut().zip(view.classes) {
+            class.pace.note(&view, now, self.slot_length);
+            class.view = view;
+            class.joined = 0;
+        }
     }
 
     /// Forgets how fast the line moves: it stands while newcomers gather for an opening.
     pub(crate) fn forget_pace(&mut self) {
         self.pace = Pace::default();
+        self.classes.iter_mut().for_each(|class| class.pace = Pace::default());
     }
 
     /// Returns what to tell the store.
@@ -278,36 +331,48 @@ impl Line {
             && let Some((cell, by)) = self.untold.pop_first()
         {
             if by != 0 {
-                changes.push(LineChange { epoch: cell.epoch, bin: cell.bin, by });
+                changes.push(LineChange { epoch: cell.epoch, class: cell.class.0, bin: cell.bin, by });
             }
         }
-        let arrivals = self.untold_arrivals.take(MOST_CHANGES);
-        if self.told_mark > end_of_part(now.as_micros()) {
-            // The clock has gone back.
-            self.told_mark = 0;
+        let mut arrivals = Vec::new();
+        let mut classes = Vec::new();
+        for (at, (class, weight)) in self.classes.iter_mut().zip(self.own.weights()).enumerate() {
+            let taken = class.untold_arrivals.take(MOST_CHANGES - arrivals.len());
+            arrivals.extend(taken.into_iter().map(|(part, by)| LineArrivals { class: at as u8, part, by }));
+            if class.told_mark > end_of_part(now.as_micros()) {
+                // The clock has gone back.
+                class.told_mark = 0;
+            }
+            let served = std::mem::take(&mut class.untold_served);
+            classes.push(LineOfClass { weight, served, mark: class.told_mark });
         }
-        let served = std::mem::take(&mut self.untold_served);
-        LineRequest { changes, arrivals, served, mark: self.told_mark, epoch: epoch_of(now), gathers: false }
+        LineRequest { id: 0, classes, changes, arrivals, epoch: epoch_of(now), gathers: false }
     }
 
     /// Reads what the store knows of the line, if it called waiters lately.
     pub(crate) fn read(&mut self, mut view: LineView, now: Timestamp) {
+        if view.classes.len() != self.classes.len() {
+            return;
+        }
         if !self.is_shared(now) {
-            self.pace = Pace::default();
+            self.forget_pace();
         }
         self.store_called_at = Some(now);
-        // Anybody who can write to the store can move the mark.
-        view.mark = view.mark.min(end_of_part(now.as_micros()));
-        self.told_mark = self.told_mark.max(view.mark);
-        self.own.follow(view.mark);
+        for (at, (class, view)) in self.classes.iter_mut().zip(&mut view.classes).enumerate() {
+            // Anybody who can write to the store can move the mark.
+            view.mark = view.mark.min(end_of_part(now.as_micros()));
+            class.told_mark = class.told_mark.max(view.mark);
+            self.own.follow(Class(at as u8), view.mark);
+        }
         self.show(view, now);
     }
 
-    /// Counts a waiter who takes a seat.
-    pub(crate) fn serve(&mut self, waiter: &Waiter) {
+    /// Counts a waiter who takes a seat in this class.
+    pub(crate) fn serve(&mut self, waiter: &Waiter, class: Class) {
         self.count(waiter, -1);
-        self.served += 1;
-        self.untold_served += 1;
+        let class = &mut self.classes[class.index()];
+        class.served += 1;
+        class.untold_served += 1;
     }
 
     /// Counts a newcomer who is refused, and returns what to tell. `random` is uniform in 0..1.
@@ -319,42 +384,45 @@ impl Line {
         unknown: WhileUnknown,
         random: f64,
     ) -> Wait {
-        let (arrived, place) = (comer.arrived(), comer.place());
         let (position, eta) = match unknown.opens_in {
             // A lottery has not been held yet, and nobody has been called.
-            Some(_) => (self.anywhere(), None),
-            None => self.look_up(comer),
+            Some(_) => (self.anywhere(comer.class), None),
+            None => self.look_up(comer, now),
         };
-        if let Comer::Waiter(waiter) = comer
+        if let Some(waiter) = comer.waiter
             && waiter.is_early(now)
         {
-            return Wait { waiter: *waiter, retry_after: waiter.poll_due().since(now), position, eta };
+            return Wait { waiter, retry_after: waiter.poll_due().since(now), position, eta };
         }
         let WhileUnknown { each, longest, opens_in } = unknown;
         let unknown = longest.min(each.saturating_mul(position.estimate.try_into().unwrap_or(u32::MAX)));
         let retry_after = match opens_in {
             Some(opens_in) => while_gathering(opens_in, random),
-            None => self.poll_after(place, eta, unknown).mul_f64(1.0 + SPREAD * random),
+            None => self.poll_after(comer, eta, unknown).mul_f64(1.0 + SPREAD * random),
         };
+        let Comer { arrived, place, class, .. } = *comer;
         let waiter = Waiter {
             arrived,
             place,
+            class,
             polled_after: now.since(arrived.time()).as_secs().try_into().unwrap_or(u32::MAX),
             retry_after: retry_after.as_secs_f64().ceil() as u16,
             is_counted: self.counted.is_new(comer.numbers(fingerprint), now),
         };
         if waiter.is_counted {
-            match comer {
-                Comer::Waiter(before) => self.count(before, -1),
-                Comer::Arrival { place, .. } => {
-                    self.joined += 1;
-                    self.own.arrive(part_of(*place), 1);
-                    self.untold_arrivals.count(part_of(*place), 1);
-                }
+            if let Some(before) = &comer.waiter {
+                self.count(before, -1);
+            }
+            // Who comes in another class than before arrives in that class.
+            if comer.waiter.is_none_or(|before| before.class != class) {
+                self.own.arrive(class, part_of(place), 1);
+                let class = &mut self.classes[class.index()];
+                class.joined += 1;
+                class.untold_arrivals.count(part_of(place), 1);
             }
             self.count(&waiter, 1);
         }
-        self.view.is_open = false;
+        self.is_open = false;
         Wait { waiter, retry_after: Duration::from_secs(waiter.retry_after.into()), position, eta }
     }
 
@@ -362,52 +430,59 @@ impl Line {
         if !waiter.is_counted {
             return;
         }
-        let cell = self.own.cell(waiter.place, waiter.counts_until());
+        let cell = self.own.cell(waiter, waiter.counts_until());
         self.own.count(cell, by);
         *self.untold.entry(cell).or_default() += by;
     }
 
     fn position(&self, comer: &Comer) -> Position {
-        let position = self.view.position(comer.place());
-        let joined = if matches!(comer, Comer::Arrival { .. }) { self.joined } else { 0 };
+        let class = &self.classes[comer.class.index()];
+        let position = class.view.position(comer.place);
+        let joined = if comer.waiter.is_none() { class.joined } else { 0 };
         let behind = |position: u64| position.saturating_add(joined);
         Position { low: behind(position.low), estimate: behind(position.estimate), high: behind(position.high) }
     }
 
-    /// Returns the position of a newcomer, and the expected wait if it is known. Counts nobody.
-    pub(crate) fn look_up(&self, comer: &Comer) -> (Position, Option<Eta>) {
+    /// Returns the position of a newcomer in its class, and the expected wait if it is known. Counts nobody.
+    pub(crate) fn look_up(&self, comer: &Comer, now: Timestamp) -> (Position, Option<Eta>) {
         let position = self.position(comer);
-        (position, self.eta(position))
+        let class = &self.classes[comer.class.index()];
+        let Position { low, estimate, high } = position;
+        (position, class.pace.eta([low, estimate, high], &class.view, now, self.slot_length))
     }
 
     /// Returns the position of a newcomer who may stand anywhere.
-    pub(crate) fn anywhere(&self) -> Position {
-        Position::somewhere(self.view.waiting.saturating_add(self.joined))
+    pub(crate) fn anywhere(&self, class: Class) -> Position {
+        let class = &self.classes[class.index()];
+        Position::somewhere(class.view.waiting.saturating_add(class.joined))
     }
 
-    fn poll_after(&self, place: Place, eta: Option<Eta>, unknown: Duration) -> Duration {
-        if self.own.is_called(place.rank()) {
+    fn poll_after(&self, comer: &Comer, eta: Option<Eta>, unknown: Duration) -> Duration {
+        if self.own.is_called(comer.class, comer.place.rank()) {
             return CALLED_POLL_AFTER;
         }
         let (shortest, longest) = POLL_AFTER;
         eta.map_or(unknown, |eta| eta.estimate / 4).clamp(shortest, longest)
     }
 
-    fn eta(&self, position: Position) -> Option<Eta> {
-        self.pace.eta([position.low, position.estimate, position.high], self.view.waiting)
-    }
-
     /// Returns the figures of the line.
     pub(crate) fn figures(&self, now: Timestamp) -> LineFigures {
-        let arrived = Place::of_arrival(now, 999);
-        let (_, eta) = self.look_up(&Comer::Arrival { arrived, place: arrived });
-        LineFigures {
-            view: self.view.clone(),
-            is_shared: self.is_shared(now),
+        let eta = |class| self.look_up(&Comer::arrives(Place::of_arrival(now, 999), class), now).1;
+        let figures = |(at, class): (usize, &ClassState)| ClassFigures {
+            view: class.view.clone(),
+            served_per_second: class.pace.served_per_second(),
+            waits: class.view.waits(now),
+            eta: eta(Class(at as u8)),
+        };
+        let classes: Vec<_> = self.classes.iter().enumerate().map(figures).collect();
+        let view = ClassView::together(self.classes.iter().map(|class| &class.view));
+        let all = ClassFigures {
+            waits: view.waits(now),
+            view,
             served_per_second: self.pace.served_per_second(),
-            waits: self.view.waits(now),
-            eta,
-        }
+            eta: eta(Class::FIRST),
+        };
+        LineFigures { is_shared: self.is_shared(now), all, classes }
     }
 }
 

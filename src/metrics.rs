@@ -103,6 +103,7 @@ impl Metrics {
         describe_counter!("headcount_news_received_total", "Users learned from other servers between the rounds.");
         describe_gauge!("headcount_line_waiting", "Newcomers who wait in the line.");
         describe_gauge!("headcount_line_called", "Waiters who may take a seat and have none yet.");
+        describe_gauge!("headcount_line_class_waiting", "Newcomers of a class who wait in the line.");
         describe_gauge!("headcount_line_estimated_wait_seconds", "Expected wait of a newcomer who arrives now.");
         describe_counter!("headcount_tickets_total", "Tickets of unseen tokens, by the result of the check.");
         describe_counter!("headcount_passes_total", "Signed passes of unseen tokens, by the result of the check.");
@@ -221,6 +222,9 @@ impl Metrics {
 fn publish_line(line: &LineStatus) {
     gauge!("headcount_line_waiting").set(line.waiting as f64);
     gauge!("headcount_line_called").set(line.called as f64);
+    for class in &line.classes {
+        gauge!("headcount_line_class_waiting", "class" => class.name.clone()).set(class.waiting as f64);
+    }
     // A wait that is not known is no number.
     gauge!("headcount_line_estimated_wait_seconds")
         .set(line.estimated_wait_seconds.map_or(f64::NAN, |wait| wait as f64));

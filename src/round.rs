@@ -52,7 +52,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::line::{LineChange, LineRequest, LineView};
+pub use crate::line::{ClassView, LineArrivals, LineChange, LineOfClass, LineRequest, LineView};
 use coverage::Coverage;
 use demand::Demand;
 use losses::Losses;

@@ -11,8 +11,8 @@ use headcount::bloom::{Bloom, Shape};
 use headcount::fingerprint::FingerprintKey;
 use headcount::internals::{Values, keyed_hash, signed_override};
 use headcount::round::{
-    Entry, Gap, Identity, LineView, LogPart, Looked, LookedBeside, Node, OtherGeneration, OwnRecords, Publish,
-    Published, Reply, Request, SeatReply, Stored, Version,
+    ClassView, Entry, Gap, Identity, LineView, LogPart, Looked, LookedBeside, Node, OtherGeneration, OwnRecords,
+    Publish, Published, Reply, Request, SeatReply, Stored, Version,
 };
 use headcount::time::{ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, OnConflict, StoreError, TokenSource};
@@ -651,13 +651,17 @@ impl FilterStore for Mad {
             })),
             (_, Request::ExchangeNews { logs, seats, .. }) => Ok(Reply::News {
                 line: (script.u8() < 100).then(|| LineView {
-                    mark: script.u64(),
                     is_open: script.u8() < 100,
-                    called: script.u64(),
-                    waiting: script.u64(),
-                    served: script.u64(),
-                    left: script.u64(),
-                    points: vec![(script.u64(), script.u64())],
+                    classes: (0..1 + script.u8() / 128)
+                        .map(|_| ClassView {
+                            mark: script.u64(),
+                            called: script.u64(),
+                            waiting: script.u64(),
+                            served: script.u64(),
+                            left: script.u64(),
+                            points: vec![(script.u64(), script.u64())],
+                        })
+                        .collect(),
                 }),
                 seats: (script.u8() < 200).then(|| SeatReply {
                     epoch: if script.u8() < 200 { seats.epoch.max(1) } else { script.u64() },

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::routing::get;
-use headcount::config::Carrier;
+use headcount::config::{Carrier, LineClass};
 use headcount::time::{Clock, ManualClock, SystemClock, Timestamp};
 use headcount::{Builder, FilterStore, Headcount, LineStatus, MemoryStore, OpeningOrder, OpeningState, Worker};
 use hmac::{Hmac, KeyInit, Mac};
@@ -460,6 +460,137 @@ fn real_servers_on_one_redis_have_one_line() {
         let line = servers[0].status()["line"].clone();
         (line["is_shared"] == true && line["mark"].as_str() >= Some(&mark)).then_some(())
     });
+}
+
+/// A header counts only from a trusted proxy, and only if it is there once.
+#[tokio::test]
+async fn the_class_of_a_newcomer_follows_from_the_header_of_a_trusted_proxy() {
+    let class = LineClass::new("subscribers", Some("header:X-Plan=premium".parse().unwrap()), 4);
+    let mut alone = Alone::start(|builder| builder.trusted_proxies(["10.0.0.0/8"]).line_class(class));
+    alone.fill().await;
+    let waiting = |alone: &Alone| alone.line().classes.iter().map(|class| class.waiting).collect::<Vec<_>>();
+    let mut asked = 0;
+    let mut asks_as = async |alone: &Alone, peer: &str, plans: &[&str]| {
+        let mut request = Request::get("/").header("authorization", format!("Bearer subscriber-{asked}"));
+        asked += 1;
+        for plan in plans {
+            request = request.header("x-plan", *plan);
+        }
+        let mut request = request.body(Body::empty()).unwrap();
+        request.extensions_mut().insert(peer.parse::<std::net::SocketAddr>().unwrap());
+        alone.app.clone().oneshot(request).await.unwrap().status().as_u16()
+    };
+    for (peer, plans) in [
+        ("203.0.113.7:80", &["premium"][..]),
+        ("10.0.0.1:80", &["basic"]),
+        ("10.0.0.1:80", &[]),
+        ("10.0.0.1:80", &["premium", "premium"]),
+        ("10.0.0.1:80", &["Premium"]),
+        ("10.0.0.1:80", &["premium"]),
+    ] {
+        while asks(&alone.app, &format!("seat-{}", fastrand::u64(..)), &[]).await.status == 200 {}
+        assert_eq!(asks_as(&alone, peer, plans).await, 429, "{peer} {plans:?}");
+    }
+    // They are counted at the next call.
+    alone.pass(Duration::from_millis(250));
+    assert_eq!(waiting(&alone)[1], 1, "{:?}", alone.line().classes);
+}
+
+/// Real servers on a real Redis: a class with four times the weight gets four times the seats. The class is a claim of a
+/// verified token, or a header.
+#[test]
+#[allow(clippy::disallowed_methods)] // Real servers are asked in real time.
+fn real_servers_call_classes_by_their_weights() {
+    const SECRET: &str = "a secret that signs the tokens of the test";
+    let redis = Redis::start();
+    let state = tempfile::tempdir().unwrap();
+    std::fs::write(state.path().join("jwt.key"), SECRET).unwrap();
+    let config = state.path().join("headcount.toml");
+    let text = format!(
+        "redis.url = \"{}\"\nadmission.max_active_users = 1000\nadmission.refusal_delay = \"0s\"\n\
+         admission.newcomers_per_minute = 600\nline.enabled = true\ntoken.secret = \"the key of the whole fleet\"\n\
+         token.jwt.keys = [\"{}\"]\ntoken.jwt.require_exp = false\nserver.trusted_proxies = [\"127.0.0.1\"]\n\
+         [[line.class]]\nname = \"subscribers\"\nmatch = \"claim:plan=premium\"\nweight = 4\n\
+         [[line.class]]\nname = \"staff\"\nmatch = \"header:X-Staff=yes\"\nweight = 1000\n",
+        redis.url(),
+        state.path().join("jwt.key").display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let servers = [0, 1].map(|_| Server::start(state.path(), &["--config", config.to_str().unwrap()], &[]));
+    wait_for("both servers to lease seats", || {
+        servers.iter().all(|server| server.status()["sync"]["leases_seats"] == true).then_some(())
+    });
+    let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
+    let token = |name: usize, claims: serde_json::Value| {
+        let mut claims = claims;
+        claims["sub"] = format!("client-{name}").into();
+        jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
+    };
+    let begun = std::time::Instant::now();
+    let now = || begun.elapsed().as_millis() as u64;
+    // Three hundred a second for four seconds, half of them subscribers, and later one of the staff. So
+    // waiters of both classes are left to the end.
+    let client = |name: usize| Client {
+        polls: 10 * name as u64 / 3,
+        came: 10 * name as u64 / 3,
+        name,
+        ticket: None,
+        loses: false,
+    };
+    let mut clients: Vec<_> = (0..1200).map(client).collect();
+    clients.push(Client { polls: 6000, came: 6000, ..client(1200) });
+    // Those of each class who were called, as a server says.
+    let called = || {
+        let line = servers[0].status()["line"].clone();
+        let number = |class: &serde_json::Value, name: &str| class[name].as_f64().unwrap();
+        [0, 1].map(|at| number(&line["classes"][at], "called") + number(&line["classes"][at], "served"))
+    };
+    let (mut of_class, mut staff, mut begun_with) = ([0, 0], None, None);
+    while now() < 18_000 {
+        // The first ones are called while only few wait, so that nobody is left in either class.
+        if begun_with.is_none() && now() > 6000 {
+            begun_with = Some(called());
+        }
+        clients.sort_by_key(|client| client.polls);
+        let client = &mut clients[0];
+        std::thread::sleep(Duration::from_millis(client.polls.saturating_sub(now())));
+        let is_staff = client.name == 1200;
+        let plan = if client.name % 2 == 0 { "basic" } else { "premium" };
+        let bearer = format!("Bearer {}", token(client.name, serde_json::json!({ "plan": plan })));
+        let mut headers = vec![("Authorization", bearer.as_str())];
+        headers.extend(client.ticket.as_deref().map(|ticket| ("X-Headcount-Ticket", ticket)));
+        headers.extend(is_staff.then_some(("X-Staff", "yes")));
+        let answer = support::get(servers[fastrand::usize(..2)].check, "/v1/check", &headers);
+        if answer.status == 200 {
+            if is_staff {
+                staff = Some(now() - client.came);
+            } else if client.ticket.is_some() {
+                of_class[client.name % 2] += 1;
+            }
+            clients.remove(0);
+            continue;
+        }
+        assert_eq!(answer.status, 429);
+        client.ticket = Some(answer.header("x-headcount-ticket").to_owned());
+        client.polls = now() + 1000 * answer.header("retry-after").parse::<u64>().unwrap();
+    }
+    let line = servers[0].status()["line"].clone();
+    println!("basic and premium: {of_class:?} served; staff after {staff:?} ms; {}", line["classes"]);
+    let ([basic_before, premium_before], [basic, premium]) = (begun_with.unwrap(), called());
+    let (basic, premium) = (basic - basic_before, premium - premium_before);
+    let part = premium / (basic + premium);
+    println!("then {basic} basic and {premium} premium were called: {part:.3}");
+    assert!(of_class[0] + of_class[1] >= 80, "{of_class:?}");
+    assert!((0.75..0.85).contains(&part), "{part:.3} of the calls instead of 0.8");
+    assert!(staff.is_some_and(|waited| waited < 10_000), "{staff:?}");
+    let names: Vec<_> = line["classes"].as_array().unwrap().iter().map(|class| class["name"].clone()).collect();
+    assert_eq!(names, ["default", "subscribers", "staff"]);
+    assert_eq!(line["is_shared"], true);
+    for (plan, class) in [("premium", "subscribers"), ("basic", "default")] {
+        let asked = serde_json::json!({ "token": token(1000, serde_json::json!({ "plan": plan })) }).to_string();
+        let explained = support::request(servers[0].admin, "POST", "/api/v1/explain", &[], &asked).json();
+        assert_eq!(explained["line"]["class"], class, "{explained}");
+    }
 }
 
 /// Real servers on a real Redis gather newcomers, and open in the second that the configuration says.

@@ -6,7 +6,8 @@ mod node;
 mod support;
 
 use headcount::round::{
-    Identity, LineChange, LineRequest, LineView, LogRequest, Reply, Request, SeatReply, SeatRequest,
+    ClassView, Identity, LineArrivals, LineChange, LineOfClass, LineRequest, LineView, LogRequest, Reply, Request,
+    SeatReply, SeatRequest,
 };
 use headcount::time::{Clock, ManualClock, Slot, Timestamp};
 use headcount::{Builder, FilterStore, MemoryStore, RedisStore};
@@ -116,18 +117,22 @@ fn asks_redis(
         call.arg(&log.id).arg(log.read_to).arg(&log.last_read).arg(&log.entry).arg(log.newcomers).arg(180_000);
         call.arg(&log.new_id);
     }
-    if let Some(LineRequest { changes, arrivals, served, mark, epoch, gathers }) = line {
-        call.key(&keys[2]).arg(*served).arg(*mark).arg(*epoch).arg(changes.len()).arg(arrivals.len());
-        call.arg(u8::from(*gathers));
+    if let Some(LineRequest { classes, changes, arrivals, epoch, gathers, .. }) = line {
+        let of_class = |class: u8, name: String| if class == 0 { name } else { format!("{class}:{name}") };
+        call.key(&keys[2]).arg(*epoch).arg(u8::from(*gathers));
+        call.arg(classes.len()).arg(changes.len()).arg(arrivals.len());
         call.key(format!("{}:arrivals", keys[2]));
         for epoch in epoch - 1..epoch + 8 {
             call.key(format!("{}:{epoch}", keys[2]));
         }
-        for LineChange { epoch, bin, by } in changes {
-            call.arg(*epoch).arg(bin.map_or_else(|| "c".to_owned(), |bin| bin.to_string())).arg(*by);
+        for LineOfClass { weight, served, mark } in classes {
+            call.arg(*weight).arg(*served).arg(*mark);
         }
-        for (part, by) in arrivals {
-            call.arg(*part).arg(*by);
+        for LineChange { epoch, class, bin, by } in changes {
+            call.arg(*epoch).arg(of_class(*class, bin.map_or_else(|| "c".to_owned(), |bin| bin.to_string()))).arg(*by);
+        }
+        for LineArrivals { class, part, by } in arrivals {
+            call.arg(of_class(*class, part.to_string())).arg(*by);
         }
     }
     call.arg(now.as_millis());
@@ -142,25 +147,42 @@ fn asks_redis(
 }
 
 fn view_of(view: redis::Value) -> LineView {
-    type Fields = (u64, bool, u64, u64, u64, u64, String);
-    let (mark, is_open, called, waiting, served, left, points): Fields = redis::from_redis_value(view).unwrap();
-    let point = |text: &str| text.split_once(':').map(|(bin, before)| (bin.parse().unwrap(), before.parse().unwrap()));
-    let points = points.split_ascii_whitespace().map(|text| point(text).unwrap()).collect();
-    LineView { mark, is_open, called, waiting, served, left, points }
+    let redis::Value::Array(parts) = view else { panic!("{view:?}") };
+    let mut parts = parts.into_iter();
+    let is_open = redis::from_redis_value(parts.next().unwrap()).unwrap();
+    let class = |class| {
+        type Fields = (u64, u64, u64, u64, u64, String);
+        let (mark, called, waiting, served, left, points): Fields = redis::from_redis_value(class).unwrap();
+        let point =
+            |text: &str| text.split_once(':').map(|(bin, before)| (bin.parse().unwrap(), before.parse().unwrap()));
+        let points = points.split_ascii_whitespace().map(|text| point(text).unwrap()).collect();
+        ClassView { mark, called, waiting, served, left, points }
+    };
+    LineView { is_open, classes: parts.map(class).collect() }
 }
 
-/// What servers pretend to know of a line: waiters who arrived in the last minute.
-fn of_a_line(now: Timestamp, rng: &mut fastrand::Rng) -> LineRequest {
+/// What servers pretend to know of a line with classes of these weights: waiters who arrived in the last minute.
+fn of_a_line(now: Timestamp, weights: &[u32], rng: &mut fastrand::Rng) -> LineRequest {
     let (epoch, bin) = (now.as_micros() >> 24, now.as_micros() >> 23);
     let change = |rng: &mut fastrand::Rng| LineChange {
         epoch: epoch - 1 + rng.u64(..10),
+        class: rng.u8(..weights.len() as u8),
         bin: (rng.u8(..) < 200).then(|| bin - rng.u64(..8)),
         by: rng.i64(-2..8),
     };
     let changes = (0..rng.usize(..6)).map(|_| change(rng)).filter(|change| change.by != 0).collect();
-    let arrivals = (0..rng.usize(..4)).map(|_| (64 * bin + 64 - rng.u64(..256), rng.u64(1..5))).collect();
-    let mark = if rng.u8(..) < 20 { now.as_micros() - 30_000_000 + rng.u64(..40_000_000) } else { 0 };
-    LineRequest { changes, arrivals, served: rng.u64(..3), mark, epoch, gathers: rng.u8(..) < 20 }
+    let arrivals = |rng: &mut fastrand::Rng| LineArrivals {
+        class: rng.u8(..weights.len() as u8),
+        part: 64 * bin + 64 - rng.u64(..256),
+        by: rng.u64(1..5),
+    };
+    let arrivals = (0..rng.usize(..4)).map(|_| arrivals(rng)).collect();
+    let of_class = |weight: &u32| {
+        let mark = if rng.u8(..) < 20 { now.as_micros() - 30_000_000 + rng.u64(..40_000_000) } else { 0 };
+        LineOfClass { weight: *weight, served: rng.u64(..3), mark }
+    };
+    let classes = weights.iter().map(of_class).collect();
+    LineRequest { id: 0, classes, changes, arrivals, epoch, gathers: rng.u8(..) < 20 }
 }
 
 #[test]
@@ -175,12 +197,13 @@ fn redis_and_memory_grant_the_same_seats_and_call_the_same_waiters_in_ten_thousa
         let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
         let memory = MemoryStore::with_clock(Arc::clone(&clock));
         let mut history = History::default();
+        let weights: &[u32] = [&[1][..], &[1, 4], &[3, 1, 1000]][rng.usize(..3)];
         for step in 0..20 {
             clock.advance(Duration::from_millis(if rng.u8(..) < 40 { rng.u64(..5000) } else { rng.u64(..400) }));
             let server = rng.usize(..3);
             let ask = history.ask(server, &mut rng);
             let newcomers = rng.u64(..4) * u64::from(rng.bool());
-            let line = (rng.u8(..) < 200).then(|| of_a_line(clock.wall(), &mut rng));
+            let line = (rng.u8(..) < 200).then(|| of_a_line(clock.wall(), weights, &mut rng));
             let log = LogRequest {
                 slot: Slot(30_000_000),
                 name: 0,
@@ -204,7 +227,8 @@ fn redis_and_memory_grant_the_same_seats_and_call_the_same_waiters_in_ten_thousa
             let (of_redis, view_of_redis) =
                 asks_redis(&mut connection, &script, &keys, SERVERS[server], asked, clock.wall());
             assert_eq!(view_of_redis, view_of_memory, "seed {seed}, step {step}: {line:?}");
-            seen_lines += u64::from(view_of_redis.is_some_and(|view| !view.points.is_empty()));
+            seen_lines +=
+                u64::from(view_of_redis.is_some_and(|view| view.classes.iter().any(|class| !class.points.is_empty())));
             assert_eq!(of_redis, of_memory, "seed {seed}, step {step}: {ask:?}");
             history.learn(server, &of_memory);
             granted_in_all += of_memory.granted;
@@ -305,15 +329,16 @@ fn what_no_server_has_written_into_a_line_fails_no_beat() {
         for number in 1..=20 {
             let ask = SeatRequest { epoch: 1, new_epoch: 1, number, room: Some(100), ..SeatRequest::default() };
             let bin = Some((start.as_micros() >> 23) - 1);
-            let changes = vec![LineChange { epoch: epoch + 1, bin, by: 1 }];
-            let arrivals = vec![(64 * ((start.as_micros() >> 23) - 1), 1)];
-            let line = LineRequest { changes, arrivals, served: 0, mark: 0, epoch, gathers: false };
+            let changes = vec![LineChange { epoch: epoch + 1, class: 0, bin, by: 1 }];
+            let arrivals = vec![LineArrivals { class: 0, part: 64 * ((start.as_micros() >> 23) - 1), by: 1 }];
+            let classes = vec![LineOfClass { weight: 1, served: 0, mark: 0 }];
+            let line = LineRequest { id: 0, classes, changes, arrivals, epoch, gathers: false };
             let keys = ["seats".into(), "log".into(), "line".into()];
             let now = start.plus(Duration::from_millis(250 * number));
             last = asks_redis(&mut connection, &script, &keys, "a", (&ask, None, Some(&line)), now).1;
         }
         let view = last.unwrap_or_else(|| panic!("turn {turn}: no view"));
-        assert_eq!(view.waiting, 20, "turn {turn}, {strange:.80?}: {view:?}");
+        assert_eq!(view.classes[0].waiting, 20, "turn {turn}, {strange:.80?}: {view:?}");
     }
 }
 

@@ -9,6 +9,7 @@ const FLOORS: [&[&str]; 9] = [
     &[
         "time",
         "threads",
+        "claim",
         "fingerprint",
         "secret",
         "token_source",

@@ -8,6 +8,7 @@ use crate::strategy::Strategy;
 use crate::v0;
 use axum::Router;
 use axum::routing::get;
+use headcount::config::Carrier;
 use headcount::internals::Protocol;
 use headcount::{BuildError, ConfigError, Headcount, MemoryStore, Mode, RedisStore};
 use std::io;
@@ -99,6 +100,39 @@ impl Fleet {
         }
         let fleet = Self { servers, stopwatch, max_active_users: options.max_active_users };
         fleet.wait_until_ready(options.scale()).await?;
+        Ok(fleet)
+    }
+
+    /// Starts servers in real time, which admit a bounded number of newcomers in a minute.
+    pub async fn start_in_real_time(
+        options: &Options,
+        redis: Option<&RedisServer>,
+        newcomers_per_minute: u64,
+        has_line: bool,
+    ) -> Result<Self, FleetError> {
+        let (memory, stopwatch) = (MemoryStore::new(), Arc::new(Stopwatch::default()));
+        let namespace = format!("load-test-{}-line-{has_line}", std::process::id());
+        let mut rng = fastrand::Rng::with_seed(options.seed);
+        let mut servers = Vec::new();
+        for _ in 0..options.servers {
+            let builder = Headcount::builder()
+                .max_active_users(10 * options.max_active_users)
+                .newcomers_per_minute(newcomers_per_minute)
+                .secret("a key for the time of a load test")
+                .seed(rng.u64(..));
+            let builder = if has_line { builder.line(Carrier::Header) } else { builder };
+            let (headcount, worker) = builder.build()?;
+            std::thread::Builder::new().name("worker".into()).spawn(|| worker.run())?;
+            let backend = match redis {
+                Some(redis) => Backend::Redis(Box::new(RedisStore::open(&redis.url, &namespace)?)),
+                None => Backend::Memory(memory.clone()),
+            };
+            let rounds = headcount.sync_with(TimedStore::new(backend, Arc::clone(&stopwatch)));
+            tokio::spawn(rounds.run());
+            servers.push(Server::start(Door::Headcount(headcount)).await?);
+        }
+        let fleet = Self { servers, stopwatch, max_active_users: options.max_active_users };
+        fleet.wait_until_ready(Scale::REAL).await?;
         Ok(fleet)
     }
 

@@ -7,6 +7,7 @@
 
 mod client;
 mod fleet;
+mod line;
 mod options;
 mod plot;
 mod redis_server;
@@ -29,6 +30,7 @@ use run::Run;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use strategy::Strategy;
 
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +45,8 @@ enum LoadTestError {
     Write(#[from] io::Error),
     #[error("--strategy v0 asks Redis about every request: run it without --store memory")]
     NothingToRun,
+    #[error("--duration is {found:?}; --line needs at least {least:?}, because players wait for real seconds")]
+    LineTooShort { found: Duration, least: Duration },
     #[error("--check is about headcount: run it with --strategy headcount or all")]
     NothingToCheck,
 }
@@ -71,6 +75,9 @@ async fn load_test(options: &Options) -> Result<bool, LoadTestError> {
     let strategies = options.strategies();
     if strategies.iter().any(|&strategy| !options.can_run(strategy)) {
         return Err(LoadTestError::NothingToRun);
+    }
+    if options.line {
+        return line::measure(options).await;
     }
     if options.check && !strategies.contains(&Strategy::Headcount) {
         return Err(LoadTestError::NothingToCheck);

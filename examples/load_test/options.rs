@@ -25,7 +25,8 @@ use std::time::Duration;
         word\n  \
         load_test --skew                       each server gets half as many requests as the one before\n  \
         load_test --contention 3               as 300 servers at 10 ms between read and write\n  \
-        load_test --store memory               without Redis"
+        load_test --store memory               without Redis\n  \
+        load_test --line                       who waits how long, with and without a line"
 )]
 pub struct Options {
     /// How the servers share the active users: headcount, or a design of the talk that headcount is based on.
@@ -78,6 +79,13 @@ pub struct Options {
     /// The store through which the servers exchange news.
     #[arg(long, value_enum, default_value_t = StoreChoice::Redis)]
     pub store: StoreChoice,
+
+    /// Measure the line instead: who waits how long, with and without it. X players come within the first quarter of
+    /// --duration, and seats become free evenly, so that all are in at nine tenths of it. This takes twice --duration,
+    /// and is not scaled: players wait for whole seconds. The JSON file and the plot are line.json and line.svg. With
+    /// --check, exit with 1 unless the line was fair (Kendall's tau at least 0.95) and everybody came in.
+    #[arg(long, conflicts_with_all = ["strategy", "window", "quick", "contention", "crowd", "roaming", "skew"])]
+    pub line: bool,
 
     /// A Redis that may be put under load; by default one is started for the test.
     #[arg(long, value_name = "URL")]

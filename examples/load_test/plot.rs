@@ -21,11 +21,11 @@ const FOOT: u32 = 50;
 /// A single column is drawn wider, to have room for its text.
 const LEAST_WIDTH: u32 = 1150;
 
-const INK: RGBColor = RGBColor(35, 35, 40);
-const FAINT: RGBColor = RGBColor(110, 110, 118);
-const BLUE: RGBColor = RGBColor(30, 110, 220);
+pub const INK: RGBColor = RGBColor(35, 35, 40);
+pub const FAINT: RGBColor = RGBColor(110, 110, 118);
+pub const BLUE: RGBColor = RGBColor(30, 110, 220);
 const GREEN: RGBColor = RGBColor(25, 140, 75);
-const ORANGE: RGBColor = RGBColor(225, 125, 0);
+pub const ORANGE: RGBColor = RGBColor(225, 125, 0);
 const RED: RGBColor = RGBColor(205, 25, 40);
 const PURPLE: RGBColor = RGBColor(125, 50, 170);
 

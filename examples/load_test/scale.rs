@@ -21,6 +21,9 @@ pub struct Scale {
 }
 
 impl Scale {
+    /// The scale of life.
+    pub const REAL: Self = Self { window: WINDOW };
+
     /// Returns the scale at which the window takes this real time.
     pub fn new(window: Duration) -> Self {
         Self { window }

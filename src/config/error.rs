@@ -71,6 +71,8 @@ pub enum ConfigError {
     SecretMissing,
     #[error("{key} names {}, which cannot be used: {source}", file.display())]
     Unreadable { key: &'static str, file: PathBuf, source: std::io::Error },
+    #[error("line.class {name:?}: {why}")]
+    LineClass { name: String, why: String },
     #[error("limit {name:?}: {why}")]
     Limit { name: String, why: String },
     #[error("fleet.namespace is {found:?}; it must be 1 to 64 of the characters A-Z a-z 0-9 - _ .")]
@@ -140,6 +142,7 @@ impl ConfigError {
             Self::ExpectedNodes { .. } => "fleet.expected_nodes",
             Self::RedisUrl { .. } | Self::FleetWithoutStore => "redis.url",
             Self::Limit { .. } => "limit",
+            Self::LineClass { .. } => "line.class",
             Self::JwksUrl { .. } => "token.jwt.jwks_url",
             Self::Secret { key, .. }
             | Self::Unreadable { key, .. }

@@ -126,9 +126,9 @@ impl Default for Jwt {
 }
 
 impl Jwt {
-    /// Checks the section, reads the key files, and makes the verifier.
+    /// Checks the section, reads the key files, and makes the verifier. It says which of the claims `asked` a token has.
     #[cfg(feature = "jwt")]
-    pub(super) fn verifier(&self) -> Result<crate::jwt::Verifier, ConfigError> {
+    pub(super) fn verifier(&self, asked: Vec<crate::claim::Claim>) -> Result<crate::jwt::Verifier, ConfigError> {
         use crate::jwt::{Expected, Key, KeySetUrl, Verifier};
         let value = |key, found: &str, expected| ConfigError::Value { key, found: found.to_owned(), expected };
         if self.claim.trim().is_empty() {
@@ -164,6 +164,7 @@ impl Jwt {
             issuer: self.issuer.clone(),
             audience: self.audience.clone(),
             requires_exp: self.require_exp,
+            asked,
         };
         Ok(Verifier::new(expected, keys, url))
     }

@@ -1,10 +1,10 @@
 //! `[line]`: newcomers who are refused wait in a line, each with a signed ticket.
 
-use super::Carrier;
 #[cfg(feature = "tower")]
 use super::LinePage;
 #[cfg(feature = "server")]
 use super::words;
+use super::{Carrier, LineClass};
 use serde::{Deserialize, Serialize};
 
 /// `[line]`: a newcomer who is refused for lack of room gets a ticket, and comes in by the order of arrival.
@@ -37,6 +37,8 @@ pub struct Line {
         schemars(extend("must_be" = "\"header\" or \"cookie:NAME\"", "such_as" = "\"cookie:ticket\""), with = "String")
     )]
     pub carry: Carrier,
+    /// Classes of newcomers, who get seats in proportion to the weights of their classes.
+    pub class: Vec<LineClass>,
     /// The page that browsers show to newcomers who are refused, with and without a line.
     #[cfg(feature = "tower")]
     pub page: LinePage,

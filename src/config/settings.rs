@@ -4,7 +4,8 @@
 use super::Unverified;
 use super::window::MIN_CAPACITY;
 use super::{
-    AppliesTo, Carrier, Config, ConfigError, Enforcement, Limit, MissingToken, NewsEvery, Opening, RetryAfter,
+    AppliesTo, Carrier, Config, ConfigError, Enforcement, Limit, LineClasses, MissingToken, NewsEvery, Opening,
+    RetryAfter,
 };
 #[cfg(feature = "tower")]
 use super::{Routes, TrustedProxies};
@@ -52,6 +53,8 @@ pub(crate) struct Settings {
     pub(crate) pass: Option<super::Pass>,
     /// The issuer of tickets, and how they are sent, if newcomers wait in a line.
     pub(crate) line: Option<(Tickets, Carrier)>,
+    /// The classes of newcomers who wait in the line. There is at least one.
+    pub(crate) line_classes: LineClasses,
     pub(crate) openings: Openings,
     #[cfg(feature = "tower")]
     pub(crate) waiting_page: std::sync::Arc<crate::waiting_page::WaitingPage>,
@@ -115,11 +118,12 @@ impl Config {
         let pass_issuer = has_passes.then(|| Passes::new(&key, &earlier_keys, &fleet.namespace, slot_length, slots));
         let tickets = || Tickets::new(&key, &earlier_keys, &fleet.namespace);
         let line = self.line.enabled.then(|| (tickets(), self.line.carry.clone()));
+        let line_classes = LineClasses::check(self)?;
         let openings = Opening::check_all(self, &key, &fleet.namespace)?;
         Limit::check_all(self)?;
         #[cfg(feature = "jwt")]
         let jwt = match &self.token.jwt {
-            Some(jwt) => Some((std::sync::Arc::new(jwt.verifier()?), jwt.unverified)),
+            Some(jwt) => Some((std::sync::Arc::new(jwt.verifier(line_classes.claims())?), jwt.unverified)),
             None => None,
         };
         #[cfg(not(feature = "jwt"))]
@@ -160,6 +164,7 @@ impl Config {
             earlier_keys,
             pass_issuer,
             line,
+            line_classes,
             openings,
             #[cfg(feature = "tower")]
             waiting_page: std::sync::Arc::new(self.line.page.check()?),

@@ -296,6 +296,13 @@ impl Builder {
         self
     }
 
+    /// Adds a class of newcomers, who get seats in proportion to the weights of the classes. Needs
+    /// [`line`](Self::line).
+    pub fn line_class(mut self, class: config::LineClass) -> Self {
+        self.config.line.class.push(class);
+        self
+    }
+
     /// Adds an opening: from `gather` before `at`, no newcomer is admitted, and each gets a place in the line. Then
     /// they are called in this order. Needs [`line`](Self::line).
     pub fn opening(mut self, at: Timestamp, gather: Duration, order: OpeningOrder) -> Self {

@@ -182,7 +182,7 @@ impl Core {
             counts: Counts::new(),
             late_users: LateUsers::default(),
             presences: Mutex::new(Presences::default()),
-            line: LineState::new(),
+            line: LineState::new(&settings.line_classes.weights(), settings.slot_length),
             openings: Mutex::new(KnownOpenings::configured(&settings.openings)),
             settings,
         };

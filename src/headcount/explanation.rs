@@ -2,7 +2,7 @@
 
 use super::core::{Placed, Weighed};
 use super::{Decision, Headcount, OverrideStatus};
-use crate::line::TicketCheck;
+use crate::line::{Class, TicketCheck};
 use crate::reason::Reason;
 use crate::time::Timestamp;
 use serde::Serialize;
@@ -78,6 +78,9 @@ pub struct ExplainedPlace {
     pub ticket: TicketFound,
     /// When the newcomer arrived; null without a valid ticket, because such a newcomer would arrive now.
     pub arrived: Option<Timestamp>,
+    /// The class of `[[line.class]]`. It follows from the verified token if a class matches one of its claims, or else
+    /// from the ticket: the headers that a proxy sets are not known here.
+    pub class: String,
     /// Whether the line calls the newcomer, who may then take a seat.
     pub is_called: bool,
     /// The position; 1 is next.
@@ -180,10 +183,11 @@ impl TicketFound {
 }
 
 impl ExplainedPlace {
-    fn of(place: &Placed, ticket: TicketFound) -> Self {
+    fn of(place: &Placed, class: &str, ticket: TicketFound) -> Self {
         Self {
             ticket,
             arrived: place.arrived,
+            class: class.to_owned(),
             is_called: place.is_called,
             position: place.position.estimate,
             position_range: [place.position.low, place.position.high],
@@ -231,13 +235,14 @@ impl Headcount {
     /// admin API asks those of `[[limit]]`. Right after a pause of the process, until the worker has run, a decision
     /// may find fewer seats than this.
     pub fn explain(&self, token: impl AsRef<[u8]>, ticket: Option<&str>) -> Explanation {
-        self.explain_user(Some(token.as_ref()), ticket)
+        self.explain_user(Some(token.as_ref()), None, ticket)
     }
 
-    fn explain_user(&self, user: Option<&[u8]>, ticket: Option<&str>) -> Explanation {
+    fn explain_user(&self, user: Option<&[u8]>, class: Option<Class>, ticket: Option<&str>) -> Explanation {
         let core = &self.shared.core;
         let user = user.map(|token| self.user(token));
-        let Weighed { decision, reason, seen_in, place, ticket } = core.weigh(user.as_ref(), ticket.map(str::as_bytes));
+        let Weighed { decision, reason, seen_in, place, ticket } =
+            core.weigh(user.as_ref(), class, ticket.map(str::as_bytes));
         let ticket = TicketFound::of(ticket, user.is_some());
         let state = core.status();
         let mut explanation = Explanation {
@@ -253,7 +258,7 @@ impl Headcount {
             share: state.share,
             coverage: [state.coverage, core.settings.slots + 1],
             override_: OverrideStatus::of(state.override_.as_ref(), &core.settings),
-            line: place.map(|place| ExplainedPlace::of(&place, ticket)),
+            line: place.map(|place| ExplainedPlace::of(&place, core.settings.line_classes.name(place.class), ticket)),
             limits: Vec::new(),
         };
         explanation.decide(decision, reason);
@@ -272,16 +277,18 @@ impl Headcount {
     /// Explains what a request would be answered. A signature of the token is verified on this thread.
     pub(crate) async fn explain_request(&self, mut request: ExplainedRequest) -> Explanation {
         let is_verified = request.user.is_some();
+        let mut class = None;
         if let Some(token) = request.token.as_deref().filter(|_| !is_verified) {
             match self.verified_user(token) {
-                Ok(user) => request.user = user,
+                Ok(Some((user, of_claims))) => (request.user, class) = (Some(user), of_claims),
+                Ok(None) => {}
                 Err(refused) => return self.explain_unverified(refused),
             }
         }
         // Without anything, the question is about a request without a token.
         let nobody = Some("").filter(|_| request.ticket.is_none());
         let user = request.user.as_deref().or(request.token.as_deref()).or(nobody);
-        let mut explanation = self.explain_user(user.map(str::as_bytes), request.ticket.as_deref());
+        let mut explanation = self.explain_user(user.map(str::as_bytes), class, request.ticket.as_deref());
         if let Some(peek) = self.shared.telemetry.limits_peek.get().filter(|_| user.is_some()) {
             let is_newcomer = matches!(explanation.decision, Decision::Newcomer | Decision::Warming);
             explanation.limits = peek(request, is_newcomer).await;
@@ -294,7 +301,7 @@ impl Headcount {
     }
 
     fn explain_unverified(&self, why: Unverified) -> Explanation {
-        let mut explanation = self.explain_user(Some(b""), None);
+        let mut explanation = self.explain_user(Some(b""), None, None);
         explanation.line = None;
         match why {
             Unverified::Invalid => explanation.decide(Decision::Invalid, Reason::InvalidToken),
@@ -305,15 +312,19 @@ impl Headcount {
         explanation
     }
 
-    /// Returns the user that a token names; `None` if tokens are not verified, and the token itself is the user.
-    fn verified_user(&self, _token: &str) -> Result<Option<String>, Unverified> {
+    /// Returns the user that a token names, and the class that its claims match; `None` if tokens are not verified, and
+    /// the token itself is the user.
+    fn verified_user(&self, _token: &str) -> Result<Option<(String, Option<Class>)>, Unverified> {
         #[cfg(feature = "jwt")]
         if let Some((verifier, unverified)) = &self.settings().jwt {
             let (now, tick) = (self.clock().wall(), self.clock().monotonic());
             return match (verifier.verified_now(_token, now, tick), unverified) {
-                (Ok(user), _) => Ok(Some(user.as_ref().to_owned())),
+                (Ok(user), _) => {
+                    let class = self.settings().line_classes.of(user.claims, |_, _| false);
+                    Ok(Some((user.name.as_ref().to_owned(), Some(class).filter(|class| *class != Class::FIRST))))
+                }
                 (Err(crate::Unverifiable::NoKeysYet), crate::config::Unverified::Reject) => Err(Unverified::NoKeysYet),
-                (Err(_), crate::config::Unverified::MissingToken) => Ok(Some(String::new())),
+                (Err(_), crate::config::Unverified::MissingToken) => Ok(Some((String::new(), None))),
                 (Err(_), crate::config::Unverified::Reject) => Err(Unverified::Invalid),
             };
         }

@@ -1,7 +1,7 @@
 //! What operators see of the line.
 
 use super::{Core, Headcount};
-use crate::line::{LineFigures, LineView, Opening, OpeningOrder};
+use crate::line::{Class, ClassFigures, ClassView, LineFigures, Opening, OpeningOrder};
 use crate::time::Timestamp;
 use serde::Serialize;
 
@@ -26,7 +26,8 @@ pub struct LineStatus {
     pub waiting: u64,
     /// The waiters whom the line has called, and who may take seats.
     pub called: u64,
-    /// The time of arrival up to which waiters are called; null if the line has called nobody yet.
+    /// The time of arrival up to which waiters are called; null if the line has called nobody yet. With classes, the
+    /// earliest one of those in which somebody waits.
     pub mark: Option<Timestamp>,
     /// The waiters who took a seat, since the line began.
     pub served: u64,
@@ -39,12 +40,53 @@ pub struct LineStatus {
     pub longest_wait_seconds: Option<u64>,
     /// How long half of those have waited who are not called, in seconds.
     pub median_wait_seconds: Option<u64>,
-    /// The time that a newcomer who arrives now is expected to wait, in seconds; null while it is unknown.
+    /// The time that a newcomer who arrives now is expected to wait, in seconds; null while it is unknown. It is that
+    /// of the first class.
     pub estimated_wait_seconds: Option<u64>,
+    /// The classes; the first one is of those who are in no other. Empty without `[[line.class]]`.
+    pub classes: Vec<LineClassStatus>,
     /// The tickets checked, by result.
     pub tickets: TicketChecks,
     /// The openings to come, and the last one.
     pub openings: Vec<OpeningStatus>,
+}
+
+/// The waiters of one class. The figures have the same meaning as those of all classes.
+///
+/// ```
+/// use headcount::{Headcount, config::{Carrier, LineClass}};
+/// let builder = Headcount::builder().max_active_users(1).line(Carrier::Header);
+/// let (headcount, _worker) = builder.line_class(LineClass::new("everybody", None, 2)).build()?;
+/// let class = &headcount.status().line.unwrap().classes[0];
+/// assert_eq!((class.name.as_str(), class.weight, class.waiting), ("everybody", 2, 0));
+/// # Ok::<(), headcount::BuildError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct LineClassStatus {
+    /// The name.
+    pub name: String,
+    /// The seats of this class, in proportion to the weights of the others.
+    pub weight: u32,
+    /// The newcomers who wait, those included who are called.
+    pub waiting: u64,
+    /// The waiters whom the line has called.
+    pub called: u64,
+    /// The time of arrival up to which waiters are called.
+    pub mark: Option<Timestamp>,
+    /// The waiters who took a seat, since the line began.
+    pub served: u64,
+    /// The waiters who left without a seat, since the line began.
+    pub left: u64,
+    /// The seats that waiters took in a minute.
+    pub served_per_minute: Option<f64>,
+    /// How long the waiter who has waited longest has waited, in seconds.
+    pub longest_wait_seconds: Option<u64>,
+    /// How long half of those have waited who are not called, in seconds.
+    pub median_wait_seconds: Option<u64>,
+    /// The time that a newcomer who arrives now is expected to wait, in seconds.
+    pub estimated_wait_seconds: Option<u64>,
 }
 
 /// An opening: newcomers gather before it, and are called from then on.
@@ -160,9 +202,13 @@ impl Headcount {
 impl LineStatus {
     /// Returns the status of the line; `None` if newcomers do not wait in a line.
     pub(super) fn of(core: &Core) -> Option<Self> {
-        let LineFigures { view, is_shared, served_per_second, waits, eta } = core.line_figures()?;
-        let LineView { mark, called, waiting, served, left, .. } = view;
+        let LineFigures { is_shared, all, classes } = core.line_figures()?;
+        let ClassFigures { view, served_per_second, waits, eta } = all;
+        let ClassView { mark, called, waiting, served, left, .. } = view;
         let [valid, expired, forged] = core.ticket_checks();
+        let has_classes = core.settings.line_classes.is_configured();
+        let classes = classes.into_iter().enumerate().filter(|_| has_classes);
+        let classes = classes.map(|(at, class)| LineClassStatus::of(Class(at as u8), class, core)).collect();
         Some(Self {
             is_shared,
             waiting,
@@ -174,8 +220,29 @@ impl LineStatus {
             longest_wait_seconds: waits.map(|(longest, _)| longest.as_secs()),
             median_wait_seconds: waits.map(|(_, median)| median.as_secs()),
             estimated_wait_seconds: eta.map(|eta| eta.estimate.as_secs()),
+            classes,
             tickets: TicketChecks { valid, expired, forged },
             openings: OpeningStatus::all(core),
         })
+    }
+}
+
+impl LineClassStatus {
+    fn of(class: Class, figures: ClassFigures, core: &Core) -> Self {
+        let ClassFigures { view, served_per_second, waits, eta } = figures;
+        let ClassView { mark, called, waiting, served, left, .. } = view;
+        Self {
+            name: core.settings.line_classes.name(class).to_owned(),
+            weight: core.settings.line_classes.weights()[class.index()],
+            waiting,
+            called,
+            mark: (mark > 0).then(|| Timestamp::from_micros(mark)),
+            served,
+            left,
+            served_per_minute: served_per_second.map(|served| 60.0 * served),
+            longest_wait_seconds: waits.map(|(longest, _)| longest.as_secs()),
+            median_wait_seconds: waits.map(|(_, median)| median.as_secs()),
+            estimated_wait_seconds: eta.map(|eta| eta.estimate.as_secs()),
+        }
     }
 }

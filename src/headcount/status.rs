@@ -337,7 +337,7 @@ impl Shared {
             high,
             max_active_users: state.max_active_users,
             is_throttling: state.mode == Mode::Throttling,
-            waiting: self.core.line_figures().map(|figures| figures.view.waiting),
+            waiting: self.core.line_figures().map(|figures| figures.all.view.waiting),
             counts: Counts {
                 admitted: seen + newcomer + exempt + missing + warming,
                 newcomers: newcomer + warming,

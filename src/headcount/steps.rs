@@ -1,7 +1,7 @@
 //! The steps of a decision, for the layer, which asks limits between them.
 
 use super::{Admission, AdmitOptions, Headcount, HeldSeat, User};
-use crate::line::{Comer, InLine};
+use crate::line::{Class, Comer, InLine};
 use crate::pass::{Pass, PassCheck};
 use std::time::Duration;
 
@@ -28,9 +28,10 @@ impl Headcount {
         self.shared.core.count_limited_newcomer(user, options);
     }
 
-    /// Returns the newcomer who shows this ticket, or who arrives now; `None` if newcomers do not wait in a line.
-    pub(crate) fn comer(&self, user: &User<'_>, ticket: Option<&[u8]>, counts: bool) -> Option<Comer> {
-        self.shared.core.comer(user, ticket, counts)
+    /// Returns the newcomer of this class who shows this ticket, or who arrives now; `None` if newcomers do not wait in
+    /// a line.
+    pub(crate) fn comer(&self, user: &User<'_>, class: Class, ticket: Option<&[u8]>, counts: bool) -> Option<Comer> {
+        self.shared.core.comer(user, class, ticket, counts)
     }
 
     /// Counts a refused newcomer in the line. Returns what to tell, with the next ticket.

@@ -68,9 +68,13 @@ fn sign(pair: &Pair, claims: &Value) -> String {
     encode(&Header::new(pair.algorithm), claims, &pair.signs).unwrap()
 }
 
+fn user(verifier: &Verifier, token: &str) -> Result<String, Unverifiable> {
+    verifier.user(token, now()).map(|user| user.name.to_string())
+}
+
 /// The verifier's answer to a token with these claims, signed with the shared secret.
 fn said(claims: &Value) -> Result<String, Unverifiable> {
-    verifier(&[SECRET]).user(&sign(&hmac(), claims), now())
+    user(&verifier(&[SECRET]), &sign(&hmac(), claims))
 }
 
 fn jwk(pair: &Pair, id: Option<&str>) -> Value {
@@ -94,7 +98,7 @@ fn each_algorithm_names_the_user_and_a_refreshed_token_the_same() {
         let verifier = verifier(&[&pair.verifies]);
         for issued in [NOW - 100, NOW - 50] {
             let token = sign(&pair, &json!({"sub": "alice", "iat": issued, "exp": issued + 600}));
-            assert_eq!(verifier.user(&token, now()), Ok("alice".into()), "{:?}", pair.algorithm);
+            assert_eq!(user(&verifier, &token), Ok("alice".into()), "{:?}", pair.algorithm);
         }
     }
 }
@@ -110,7 +114,7 @@ fn keys_in_a_set_are_found_by_their_name_and_others_are_left_out() {
         let mut header = Header::new(pair.algorithm);
         let mut user = |id: Option<&str>| {
             header.kid = id.map(str::to_owned);
-            verifier.user(&encode(&header, &json!({"sub": "alice"}), &pair.signs).unwrap(), now())
+            user(&verifier, &encode(&header, &json!({"sub": "alice"}), &pair.signs).unwrap())
         };
         assert_eq!(user(Some(&format!("{:?}", pair.algorithm))), Ok("alice".into()));
         assert_eq!(user(None), Ok("alice".into()));
@@ -121,7 +125,7 @@ fn keys_in_a_set_are_found_by_their_name_and_others_are_left_out() {
 #[test]
 fn a_token_needs_an_expiry_if_that_is_required() {
     let strict = expecting(|expected| expected.requires_exp = true, &[SECRET]);
-    let said = |claims: &Value| strict.user(&sign(&hmac(), claims), now());
+    let said = |claims: &Value| user(&strict, &sign(&hmac(), claims));
     assert_eq!(said(&json!({"sub": "alice"})), Err(Unverifiable::NoEnd));
     assert_eq!(said(&json!({"sub": "alice", "exp": NOW + 1})), Ok("alice".into()));
     assert_eq!(said(&json!({"sub": "alice", "exp": null})), Err(Unverifiable::NoJwt));
@@ -208,7 +212,7 @@ fn a_token_for_another_audience_names_no_user_here() {
     ] {
         let token = sign(&hmac(), &json!({"sub": "alice", "iss": issuer, "aud": audience}));
         let expected = if is_ours { Ok("alice".to_owned()) } else { Err(Unverifiable::NotForUs) };
-        assert_eq!(verifier.user(&token, now()), expected, "{issuer} {audience}");
+        assert_eq!(user(&verifier, &token), expected, "{issuer} {audience}");
     }
 }
 
@@ -234,7 +238,7 @@ fn a_new_set_replaces_the_last_one_and_files_stay() {
     let [secret, rsa, ..] = pairs();
     let verifier = verifier(&[&secret.verifies]);
     let of = |pair: &Pair| Key::in_set(jwk(pair, None).to_string().as_bytes()).unwrap();
-    let user = |pair: &Pair| verifier.user(&sign(pair, &json!({"sub": "alice"})), now());
+    let user = |pair: &Pair| user(&verifier, &sign(pair, &json!({"sub": "alice"})));
     verifier.replace_set(of(&rsa));
     assert!(user(&rsa).is_ok() && user(&secret).is_ok());
     let [_, _, other, _] = pairs();
@@ -279,7 +283,7 @@ fn a_named_key_is_found_among_nameless_ones() {
     let verifier = verifier(&[&files[0], &files[1], set.as_bytes()]);
     let header = Header { kid: Some("new".into()), ..Header::new(Algorithm::ES256) };
     let token = encode(&header, &json!({"sub": "alice"}), &named.signs).unwrap();
-    assert_eq!(verifier.user(&token, now()), Ok("alice".into()));
+    assert_eq!(user(&verifier, &token), Ok("alice".into()));
     let keys = |count: usize| {
         files.iter().cycle().take(count).flat_map(|file| Key::in_file(file).unwrap()).collect::<Vec<_>>()
     };
@@ -331,7 +335,7 @@ async fn a_set_is_fetched_again_and_again_and_outages_leave_the_last_one_in_forc
     let url = publishing(vec![None, None, old.clone(), old, None, None, new]);
     let verifier =
         Arc::new(Verifier::new(Expected { claim: "sub".into(), ..Expected::default() }, Vec::new(), Some(url)));
-    let user = |pair: &Pair| verifier.user(&sign(pair, &json!({"sub": "alice"})), now());
+    let user = |pair: &Pair| user(&verifier, &sign(pair, &json!({"sub": "alice"})));
     assert_eq!((user(&first), verifier.has_all_keys()), (Err(Unverifiable::NoKeysYet), false));
     let (stop, stops) = tokio::sync::watch::channel(false);
     let fetching = tokio::spawn(keep_fresh(Arc::clone(&verifier), stops));
@@ -356,11 +360,12 @@ fn a_token_is_not_verified_again_while_its_key_and_its_time_are_valid() {
     let keys = |pair: &Pair| Key::in_set(json!({ "keys": [jwk(pair, None)] }).to_string().as_bytes()).unwrap();
     verifier.replace_set(keys(&rs256));
     let tick = Duration::from_secs(5);
-    let at_once = |token: &str, now| verifier.at_once(token, now, tick).map(|user| user.map(|user| user.to_string()));
+    let at_once =
+        |token: &str, now| verifier.at_once(token, now, tick).map(|user| user.map(|user| user.name.to_string()));
 
     let good = sign(&rs256, &json!({"sub": "alice", "exp": NOW + 600}));
     assert_eq!(at_once(&good, now()), None, "it takes a signature");
-    assert_eq!(verifier.verified_now(&good, now(), tick).as_deref(), Ok("alice"));
+    assert_eq!(verifier.verified_now(&good, now(), tick).unwrap().name.as_ref(), "alice");
     assert_eq!(at_once(&good, now()), Some(Ok("alice".into())));
     let late = Timestamp::from_millis((NOW + 660) * 1000);
     assert_eq!(at_once(&good, late), Some(Err(Unverifiable::Expired)), "what is remembered ends with the token");
@@ -384,11 +389,31 @@ fn a_token_is_not_verified_again_while_its_key_and_its_time_are_valid() {
 }
 
 #[test]
+fn a_token_says_which_of_the_asked_claims_it_has() {
+    let asked = [("plan", "premium"), ("level", "7"), ("staff", "true"), ("roles", "tester"), ("sub", "bob")];
+    let asked = asked.map(|(name, value)| Claim { name: name.to_owned(), value: value.to_owned() });
+    let verifier = expecting(|expected| expected.asked = asked.into(), &[SECRET]);
+    for (claims, has) in [
+        (json!({}), &[][..]),
+        (json!({"plan": "premium"}), &[0]),
+        (json!({"plan": ["basic", "premium"], "level": 7}), &[0, 1]),
+        (json!({"plan": "Premium", "level": 70, "staff": false, "roles": {"tester": true}}), &[]),
+        (json!({"plan": null, "staff": true, "roles": [["tester"], 3]}), &[2]),
+        (json!({"level": "7", "staff": "true", "roles": ["tester"]}), &[1, 2, 3]),
+    ] {
+        let mut claims = claims;
+        claims["sub"] = "alice".into();
+        let user = verifier.user(&sign(&hmac(), &claims), now()).unwrap();
+        assert_eq!(user.claims, has.iter().copied().collect(), "{claims}");
+    }
+}
+
+#[test]
 fn what_costs_no_public_key_signature_is_answered_at_once() {
     let verifier = verifier(&[SECRET]);
     let good = sign(&hmac(), &json!({"sub": "alice"}));
     let tick = Duration::ZERO;
-    assert_eq!(verifier.at_once(&good, now(), tick).unwrap().as_deref(), Ok("alice"));
+    assert_eq!(verifier.at_once(&good, now(), tick).unwrap().unwrap().name.as_ref(), "alice");
     assert_eq!(verifier.at_once("no token", now(), tick), Some(Err(Unverifiable::NoJwt)));
     let [_, rs256, ..] = pairs();
     let foreign = sign(&rs256, &json!({"sub": "alice"}));

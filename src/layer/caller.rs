@@ -1,5 +1,6 @@
 //! The caller of a request.
 
+use crate::claim::ClaimSet;
 use crate::headcount::Headcount;
 use crate::token_source::{InvalidToken, TokenSource};
 use http::HeaderMap;
@@ -12,6 +13,8 @@ pub(crate) struct Caller<'r> {
     pub(crate) token: Option<&'r str>,
     /// The user named by a verified token or by the function given to `AdmissionLayer::user`.
     pub(crate) subject: Option<Cow<'r, str>>,
+    /// Which of the asked claims the verified token has.
+    pub(crate) claims: ClaimSet,
     /// Whether the token cannot be used. Nothing else tells such callers apart, so limits count them together.
     pub(crate) is_invalid: bool,
 }
@@ -105,14 +108,14 @@ impl Headcount {
     pub(super) fn caller_after_verification<'r>(
         &self,
         token: &'r str,
-        user: Result<std::sync::Arc<str>, crate::Unverifiable>,
+        user: Result<crate::jwt::VerifiedUser, crate::Unverifiable>,
     ) -> Result<Caller<'r>, InvalidToken> {
         use crate::config::Unverified;
         let unverified = self.settings().jwt.as_ref().map(|(_, unverified)| *unverified).unwrap_or_default();
         match (user, unverified) {
             (Ok(user), _) => {
-                let subject = Some(user.as_ref().to_owned().into());
-                Ok(Caller { token: Some(token), subject, ..Caller::default() })
+                let subject = Some(user.name.as_ref().to_owned().into());
+                Ok(Caller { token: Some(token), subject, claims: user.claims, ..Caller::default() })
             }
             (Err(_), Unverified::MissingToken) => Ok(Caller::default()),
             (Err(why), Unverified::Reject) => Err(InvalidToken::Unverifiable(why)),

@@ -39,7 +39,7 @@ impl RequestLimits {
             names_user: false,
         };
         let subject = request.user.as_deref().map(Into::into);
-        let caller = Caller { token: request.token.as_deref(), subject, is_invalid: false };
+        let caller = Caller { token: request.token.as_deref(), subject, ..Caller::default() };
         let mut answers = Vec::new();
         let newcomers = Some(&self.newcomers).filter(|_| is_newcomer);
         for limits in newcomers.into_iter().chain([&self.requests]) {

@@ -247,7 +247,7 @@ impl Headcount {
         let decided = match self.decide_without_seat(user, options) {
             Some(admission) => Ok((admission, None, Quotas::default())),
             None => {
-                comer = self.comer_of(info, user, is_first);
+                comer = self.comer_of(info, caller, user, is_first);
                 let options = AdmitOptions { comer, ..options };
                 match self.delay_for(user, comer).filter(|_| is_first) {
                     Some(delay) => {

@@ -16,7 +16,7 @@ pub struct InLine {
     pub position_range: (u64, u64),
     /// The time since the newcomer arrived.
     pub waited: Duration,
-    /// The expected time until it is this newcomer's turn. `None` unless 20 waiters were called in the last
+    /// The expected time until this newcomer comes in. `None` unless 20 waiters were called in the last
     /// three minutes.
     pub estimated_wait: Option<Duration>,
     /// The bounds of the expected time.

@@ -2,9 +2,14 @@
 
 use super::*;
 
+/// A newcomer who shows a ticket.
+fn showing(waiter: Waiter) -> Comer {
+    Comer::shows(waiter, Class::FIRST)
+}
+
 /// A newcomer who arrives without a ticket.
 fn arrival(place: Place) -> Comer {
-    Comer::Arrival { arrived: place, place }
+    Comer::arrives(place, Class::FIRST)
 }
 
 use crate::fingerprint::Fingerprint;
@@ -14,6 +19,8 @@ const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const ALICE: Fingerprint = Fingerprint(1 << 60);
 const UNKNOWN: WhileUnknown =
     WhileUnknown { each: Duration::from_millis(100), longest: Duration::from_secs(30), opens_in: None };
+/// The length of a slot.
+const MINUTES: Duration = Duration::from_secs(60);
 const ADVANCED_EVERY: u64 = 250; // ms
 
 fn seats(free: u64) -> Seats {
@@ -34,6 +41,7 @@ struct Client {
     /// When it loses its patience, in ms.
     leaves: u64,
     ticket: Option<Waiter>,
+    class: u8,
     /// Whether it throws its ticket away after each poll.
     loses: bool,
 }
@@ -60,6 +68,7 @@ struct Play {
     kept: f64,
     /// When each client came and when it was served, in the order of service, in ms.
     served: Vec<(u64, u64)>,
+    served_of_class: [u64; 3],
     /// The polls.
     polls: u64,
     /// The relative errors of what clients were told about their wait.
@@ -70,13 +79,18 @@ struct Play {
 
 impl Play {
     fn new(seed: u64) -> Self {
+        Self::of_classes(seed, &[1])
+    }
+
+    fn of_classes(seed: u64, weights: &[u32]) -> Self {
         Self {
-            line: Line::default(),
+            line: Line::new(weights, MINUTES),
             rng: fastrand::Rng::with_seed(seed),
             clients: BinaryHeap::new(),
             free: 0.0,
             kept: f64::INFINITY,
             served: Vec::new(),
+            served_of_class: [0; 3],
             polls: 0,
             told: Vec::new(),
             unused: 0.0,
@@ -85,12 +99,16 @@ impl Play {
 
     /// Lets `count` clients come, evenly spread over `[from, to)` ms, with a mean patience in ms. A `loses` of them
     /// throw their tickets away.
-    fn arrive(&mut self, count: u64, (from, to): (u64, u64), patience: f64, loses: f64) {
+    fn arrive(&mut self, count: u64, span: (u64, u64), patience: f64, loses: f64) {
+        self.arrive_in(0, count, span, patience, loses);
+    }
+
+    fn arrive_in(&mut self, class: u8, count: u64, (from, to): (u64, u64), patience: f64, loses: f64) {
         for _ in 0..count {
             let came = self.rng.u64(from..to);
             let leaves = came + (-self.rng.f64().max(1e-9).ln() * patience) as u64;
             let loses = self.rng.f64() < loses;
-            self.clients.push(Client { polls: came, came, leaves, ticket: None, loses });
+            self.clients.push(Client { polls: came, came, leaves, ticket: None, class, loses });
         }
     }
 
@@ -117,17 +135,19 @@ impl Play {
         }
         self.polls += 1;
         let comer = match client.ticket {
-            Some(waiter) => Comer::Waiter(waiter),
-            None => arrival(Place::of_arrival(at(now), self.rng.u16(..))),
+            Some(waiter) => Comer::shows(waiter, Class(client.class)),
+            None => Comer::arrives(Place::of_arrival(at(now), self.rng.u16(..)), Class(client.class)),
         };
-        let is_called = self.line.called_to().is_none_or(|mark| comer.place().rank() <= mark);
+        let of_class = |mut marks: Box<dyn Iterator<Item = u64> + '_>| marks.nth(client.class.into()).unwrap();
+        let is_called = self.line.called_to().is_none_or(|marks| comer.place.rank() <= of_class(Box::new(marks)));
         if is_called && self.free >= 1.0 {
             self.free -= 1.0;
-            if let Comer::Waiter(waiter) = &comer {
-                self.line.serve(waiter);
+            if let Some(waiter) = &comer.waiter {
+                self.line.serve(waiter, Class(client.class));
             }
             if !client.loses {
                 self.served.push((client.came, now));
+                self.served_of_class[usize::from(client.class)] += 1;
             }
             return;
         }
@@ -277,30 +297,30 @@ fn half_of_the_line_leaves_and_the_others_still_get_the_seats() {
 
 #[test]
 fn a_line_is_open_when_nobody_waits_and_forms_with_the_first_refusal() {
-    let mut line = Line::default();
+    let mut line = Line::new(&[1], MINUTES);
     let arrival_at = |millis| arrival(Place::of_arrival(at(millis), 500));
     line.advance(seats(0), at(0));
-    assert_eq!(line.called_to(), None);
+    assert!(line.called_to().is_none());
     let wait = line.refuse(&arrival_at(0), Fingerprint(10 << 16), at(0), UNKNOWN, 0.0);
     assert_eq!((wait.position.estimate, wait.eta, wait.retry_after), (1, None, Duration::from_secs(5)));
-    assert!(line.called_to().unwrap() < arrival_at(0).place().rank());
+    assert!(line.called_to().unwrap().next().unwrap() < arrival_at(0).place.rank());
     line.advance(seats(1), at(250));
-    assert!(line.called_to().unwrap() >= arrival_at(0).place().rank(), "he is called");
+    assert!(line.called_to().unwrap().next().unwrap() >= arrival_at(0).place.rank(), "he is called");
     line.advance(seats(2), at(500));
-    assert_eq!(line.called_to(), None, "more seats than waiters");
+    assert!(line.called_to().is_none(), "more seats than waiters");
     line.refuse(&arrival_at(1), Fingerprint(11 << 16), at(600), UNKNOWN, 0.0);
-    line.serve(&wait.waiter);
+    line.serve(&wait.waiter, Class::FIRST);
     line.advance(seats(0), at(750));
-    let LineView { waiting, served, .. } = line.figures(at(750)).view;
+    let ClassView { waiting, served, .. } = line.figures(at(750)).all.view;
     assert_eq!((waiting, served), (1, 1));
     line.advance(seats(0), at(120_000));
-    let LineView { waiting, left, .. } = line.figures(at(120_000)).view;
-    assert_eq!((waiting, left, line.called_to()), (0, 1, None), "the second has not come back");
+    let ClassView { waiting, left, .. } = line.figures(at(120_000)).all.view;
+    assert_eq!((waiting, left, line.called_to().is_none()), (0, 1, true), "the second has not come back");
 }
 
 #[test]
 fn a_poll_before_its_time_changes_nothing() {
-    let mut line = Line::default();
+    let mut line = Line::new(&[1], MINUTES);
     for other in 0..300 {
         line.refuse(&arrival(Place(at(0).as_micros() + other)), Fingerprint(other << 16), at(0), UNKNOWN, 0.0);
     }
@@ -308,50 +328,51 @@ fn a_poll_before_its_time_changes_nothing() {
     let first = line.refuse(&arrival(place), ALICE, at(0), UNKNOWN, 0.0);
     assert_eq!((first.position.estimate, first.retry_after), (301, UNKNOWN.longest));
     for poll in 1..15 {
-        let again = line.refuse(&Comer::Waiter(first.waiter), ALICE, at(1000 * poll), UNKNOWN, 0.5);
+        let again = line.refuse(&showing(first.waiter), ALICE, at(1000 * poll), UNKNOWN, 0.5);
         assert_eq!(again.waiter, first.waiter, "the same ticket");
         assert_eq!(again.retry_after.as_secs(), 30 - poll);
     }
     line.advance(seats(0), at(14_000));
-    assert_eq!(line.figures(at(14_000)).view.waiting, 301);
-    let next = line.refuse(&Comer::Waiter(first.waiter), ALICE, at(15_001), UNKNOWN, 0.0);
+    assert_eq!(line.figures(at(14_000)).all.view.waiting, 301);
+    let next = line.refuse(&showing(first.waiter), ALICE, at(15_001), UNKNOWN, 0.0);
     assert_eq!((next.waiter.place, next.waiter.polled_after), (place, 15));
     line.advance(seats(0), at(15_000));
-    assert_eq!(line.figures(at(15_000)).view.waiting, 301);
+    assert_eq!(line.figures(at(15_000)).all.view.waiting, 301);
 }
 
 /// A waiter who is called polls every two seconds. Each of these polls counts, although they come within four seconds.
 #[test]
 fn a_waiter_who_polls_often_does_not_count_as_one_who_has_left() {
-    let mut line = Line::default();
+    let mut line = Line::new(&[1], MINUTES);
     let mut ticket = line.refuse(&arrival(Place::of_arrival(at(0), 900)), ALICE, at(0), UNKNOWN, 0.0).waiter;
     let mut now = 5000;
     for _ in 0..60 {
-        let wait = line.refuse(&Comer::Waiter(ticket), ALICE, at(now), UNKNOWN, 0.0);
+        let wait = line.refuse(&showing(ticket), ALICE, at(now), UNKNOWN, 0.0);
         assert!(wait.waiter.is_counted);
         ticket = wait.waiter;
         line.advance(seats(1), at(now));
         now += wait.retry_after.as_millis() as u64;
     }
     line.advance(seats(1), at(now));
-    let LineView { waiting, left, .. } = line.figures(at(now)).view;
+    let ClassView { waiting, left, .. } = line.figures(at(now)).all.view;
     assert_eq!((waiting, left), (1, 0));
 }
 
 #[test]
 fn hostile_places_and_times_overflow_nothing() {
-    let mut line = Line::default();
+    let mut line = Line::new(&[1], MINUTES);
     for place in [0, 1, NOON.as_micros(), u64::MAX >> 13, u64::MAX] {
         for now in [0, 1, NOON.as_micros(), u64::MAX] {
             let waiter = Waiter {
                 arrived: Place(place),
                 place: Place(place),
+                class: Class::FIRST,
                 polled_after: u32::MAX,
                 retry_after: u16::MAX,
                 is_counted: true,
             };
             let now = Timestamp::from_micros(now);
-            for comer in [arrival(Place(place)), Comer::Waiter(waiter)] {
+            for comer in [arrival(Place(place)), showing(waiter)] {
                 line.refuse(
                     &comer,
                     ALICE,
@@ -359,7 +380,7 @@ fn hostile_places_and_times_overflow_nothing() {
                     WhileUnknown { each: Duration::MAX, longest: Duration::MAX, opens_in: None },
                     1.0,
                 );
-                line.serve(&waiter);
+                line.serve(&waiter, Class::FIRST);
                 line.advance(Seats { free: u64::MAX >> 1, soon: u64::MAX >> 1 }, now);
                 line.advance(seats(1), now);
                 line.figures(now);
@@ -370,10 +391,10 @@ fn hostile_places_and_times_overflow_nothing() {
 
 #[test]
 fn one_who_asks_again_and_again_counts_once() {
-    let mut line = Line::default();
+    let mut line = Line::new(&[1], MINUTES);
     let waiting = |line: &mut Line, millis| {
         line.advance(seats(0), at(millis));
-        line.figures(at(millis)).view.waiting
+        line.figures(at(millis)).all.view.waiting
     };
     let mut tickets = Vec::new();
     for millis in 0..1000 {
@@ -383,13 +404,81 @@ fn one_who_asks_again_and_again_counts_once() {
     assert_eq!(waiting(&mut line, 1000), 1, "without a ticket");
     assert_eq!(tickets.iter().filter(|ticket| ticket.is_counted).count(), 1);
     for millis in 6000..7000 {
-        line.refuse(&Comer::Waiter(tickets[0]), ALICE, at(millis), UNKNOWN, 0.5);
+        line.refuse(&showing(tickets[0]), ALICE, at(millis), UNKNOWN, 0.5);
     }
     assert_eq!(waiting(&mut line, 7000), 1, "with the same ticket");
     // All the tickets, as if the client were many. No one else is taken out for them.
     line.refuse(&arrival(Place::of_arrival(at(7000), 5)), Fingerprint(9 << 16), at(7000), UNKNOWN, 0.5);
-    tickets[1..].iter().for_each(|ticket| _ = line.refuse(&Comer::Waiter(*ticket), ALICE, at(8000), UNKNOWN, 0.5));
+    tickets[1..].iter().for_each(|ticket| _ = line.refuse(&showing(*ticket), ALICE, at(8000), UNKNOWN, 0.5));
     assert_eq!(waiting(&mut line, 8000), 2);
-    tickets[1..].iter().for_each(|ticket| line.serve(ticket));
+    tickets[1..].iter().for_each(|ticket| line.serve(ticket, Class::FIRST));
     assert_eq!(waiting(&mut line, 8500), 2);
+}
+
+#[test]
+fn classes_get_seats_by_their_weights_while_waiters_of_all_are_left() {
+    for (seed, weights) in [(1, [1, 4, 0]), (2, [1, 1, 2]), (3, [5, 1, 10])] {
+        let classes = weights.iter().filter(|weight| **weight > 0).count();
+        for seats_per_second in [0.5, 10.0, 60.0] {
+            let mut play = Play::of_classes(seed, &weights[..classes]);
+            let crowd = (300.0 * seats_per_second) as u64;
+            for class in 0..classes as u8 {
+                play.arrive_in(class, crowd, (0, MINUTE), 1e12, 0.0);
+            }
+            play.until(0, MINUTE, 0.0);
+            play.until(MINUTE, 5 * MINUTE, seats_per_second);
+            let all: u64 = play.served_of_class.iter().sum();
+            println!("weights {weights:?}, {seats_per_second} seats a second: {:?} served", play.served_of_class);
+            assert!(all as f64 >= 0.98 * 240.0 * seats_per_second - 3.0, "{all} served");
+            for (class, weight) in weights.iter().enumerate() {
+                let fair = all as f64 * f64::from(*weight) / f64::from(weights.iter().sum::<u32>());
+                let served = play.served_of_class[class] as f64;
+                assert!((served - fair).abs() <= 3.0 + 0.05 * fair, "class {class}: {served} instead of {fair}");
+            }
+        }
+    }
+}
+
+/// A class that has been empty has saved no turns, and one that was alone owes none.
+#[test]
+fn a_class_that_nobody_waits_in_leaves_its_seats_to_the_others() {
+    let mut play = Play::of_classes(5, &[1, 9]);
+    play.arrive_in(0, 12_000, (0, 10_000), 1e12, 0.0);
+    play.until(0, 5 * MINUTE, 10.0);
+    let alone = play.served_of_class[0];
+    assert!(alone >= 2800, "{alone}");
+    play.arrive_in(1, 6_000, (5 * MINUTE, 5 * MINUTE + 1000), 1e12, 0.0);
+    play.until(5 * MINUTE, 10 * MINUTE, 10.0);
+    let [first, second, _] = play.served_of_class;
+    println!("{alone} alone, then {} and {second}", first - alone);
+    // Those of the first class who were called before still come.
+    assert!((2600..=2710).contains(&second), "{second}");
+    assert!(first - alone >= 290, "{}", first - alone);
+}
+
+#[test]
+fn one_who_changes_the_class_keeps_the_time_of_arrival_and_counts_once() {
+    let mut line = Line::new(&[1, 4], MINUTES);
+    let first = line.refuse(&arrival(Place::of_arrival(at(0), 900)), ALICE, at(0), UNKNOWN, 0.0).waiter;
+    let comer = Comer::shows(first, Class(1));
+    let early = line.refuse(&comer, ALICE, at(1000), UNKNOWN, 0.0).waiter;
+    assert_eq!(early, first, "not before it is time to poll");
+    let again = line.refuse(&comer, ALICE, at(5000), UNKNOWN, 0.0).waiter;
+    assert_eq!((again.arrived, again.class), (first.arrived, Class(1)));
+    let mut waiting = |millis| {
+        line.advance(seats(0), at(millis));
+        line.figures(at(millis)).classes.iter().map(|class| class.view.waiting).collect::<Vec<_>>()
+    };
+    assert_eq!(waiting(5250), [0, 1]);
+    // The first ticket again.
+    line.refuse(&comer, ALICE, at(5500), UNKNOWN, 0.0);
+    let mut waiting = |millis| {
+        line.advance(seats(0), at(millis));
+        line.figures(at(millis)).classes.iter().map(|class| class.view.waiting).collect::<Vec<_>>()
+    };
+    assert_eq!(waiting(5750), [0, 1]);
+    line.serve(&again, Class(1));
+    line.advance(seats(0), at(6000));
+    let served: Vec<_> = line.figures(at(6000)).classes.iter().map(|class| class.view.served).collect();
+    assert_eq!((line.figures(at(6000)).all.view.waiting, served), (0, vec![0, 1]));
 }

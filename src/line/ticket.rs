@@ -3,7 +3,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 1 | the format, 1 |
-//! | 1 | the class, 0; 128 more if the line does not count this ticket |
+//! | 1 | the class; 128 more if the line does not count this ticket |
 //! | 8 | the arrival in microseconds of fleet time, whose last three digits are random; big-endian |
 //! | 4 | the last poll, in seconds since the arrival, rounded down; big-endian |
 //! | 2 | the time to wait after the last poll, in seconds; big-endian |
@@ -13,7 +13,7 @@
 //! nothing about its token, and is void with another token and in another namespace. It does not depend on the
 //! generation, so places outlive a deploy.
 
-use super::{Place, Waiter};
+use super::{Class, Place, Waiter};
 use crate::fingerprint::{Fingerprint, FingerprintKey, MAC_BYTES, Signer};
 use crate::time::Timestamp;
 use base64::Engine;
@@ -22,8 +22,6 @@ use std::fmt;
 use std::time::Duration;
 
 const FORMAT: u8 = 1;
-/// The only class so far.
-const CLASS: u8 = 0;
 /// The bit of the class of a ticket that the line does not count.
 const UNCOUNTED: u8 = 128;
 const HEAD_BYTES: usize = 16;
@@ -87,7 +85,8 @@ impl Tickets {
     /// Issues the ticket of a waiter, for the token with this fingerprint.
     pub(crate) fn issue(&self, waiter: &Waiter, fingerprint: Fingerprint) -> Ticket {
         let mut bytes = [0; BYTES];
-        bytes[..2].copy_from_slice(&[FORMAT, if waiter.is_counted { CLASS } else { CLASS | UNCOUNTED }]);
+        bytes[..2]
+            .copy_from_slice(&[FORMAT, if waiter.is_counted { waiter.class.0 } else { waiter.class.0 | UNCOUNTED }]);
         bytes[2..10].copy_from_slice(&waiter.arrived.0.to_be_bytes());
         bytes[10..14].copy_from_slice(&waiter.polled_after.to_be_bytes());
         bytes[14..16].copy_from_slice(&waiter.retry_after.to_be_bytes());
@@ -122,13 +121,14 @@ impl Tickets {
 fn decode(ticket: &[u8]) -> Option<([u8; BYTES], Waiter)> {
     let mut bytes = [0; BYTES];
     let is_whole = ticket.len() == CHARACTERS && BASE64.decode_slice(ticket, &mut bytes).is_ok();
-    if !is_whole || bytes[0] != FORMAT || bytes[1] & !UNCOUNTED != CLASS {
+    if !is_whole || bytes[0] != FORMAT {
         return None;
     }
     let number = |from: usize, to: usize| bytes[from..to].iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
     let waiter = Waiter {
         arrived: Place(number(2, 10)),
         place: Place(number(2, 10)),
+        class: Class(bytes[1] & !UNCOUNTED),
         polled_after: number(10, 14) as u32,
         retry_after: number(14, 16) as u16,
         is_counted: bytes[1] & UNCOUNTED == 0,
@@ -163,8 +163,14 @@ mod tests {
 
     const NOON: Timestamp = Timestamp::from_millis(1_800_000_000_000);
     const ARRIVED: Place = Place(NOON.as_micros() + 123);
-    const ALICE: Waiter =
-        Waiter { arrived: ARRIVED, place: ARRIVED, polled_after: 40, retry_after: 17, is_counted: true };
+    const ALICE: Waiter = Waiter {
+        arrived: ARRIVED,
+        place: ARRIVED,
+        class: Class(3),
+        polled_after: 40,
+        retry_after: 17,
+        is_counted: true,
+    };
 
     fn key(secret: &str) -> FingerprintKey {
         FingerprintKey::new(secret.as_bytes()).unwrap()

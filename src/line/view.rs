@@ -7,16 +7,29 @@ use std::time::Duration;
 /// The line at one moment.
 ///
 /// ```
-/// use headcount::round::LineView;
-/// let nobody_waits = LineView::default();
-/// assert!(nobody_waits.is_open);
+/// use headcount::round::{ClassView, LineView};
+/// let nobody_waits = LineView { is_open: true, classes: vec![ClassView::default()] };
+/// assert_eq!(nobody_waits.classes[0].waiting, 0);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LineView {
-    /// The mark, a time in microseconds: waiters who arrived until then are called.
-    pub mark: u64,
     /// Whether all newcomers may take seats: nobody waits, or more seats are free than waiters are left.
     pub is_open: bool,
+    /// The classes, in the order of the configuration. The first one is of those who are in no other.
+    pub classes: Vec<ClassView>,
+}
+
+/// The waiters of one class at one moment.
+///
+/// ```
+/// use headcount::round::ClassView;
+/// let ten_wait = ClassView { waiting: 10, called: 3, ..ClassView::default() };
+/// assert!(ten_wait.points.is_empty());
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClassView {
+    /// The mark, a time in microseconds: waiters who arrived until then are called.
+    pub mark: u64,
     /// The number of waiters who are called and have no seat yet.
     pub called: u64,
     /// The number of all waiters.
@@ -47,13 +60,38 @@ impl Position {
     }
 }
 
-impl Default for LineView {
-    fn default() -> Self {
-        Self { mark: 0, is_open: true, called: 0, waiting: 0, served: 0, left: 0, points: Vec::new() }
+impl ClassView {
+    /// Returns the waiters of all classes as if they were of one. The mark is the lowest one of the classes in which
+    /// somebody waits and somebody was called.
+    pub(super) fn together<'v>(classes: impl IntoIterator<Item = &'v Self, IntoIter: Clone>) -> Self {
+        let classes = classes.into_iter();
+        let sum = |of: fn(&Self) -> u64| classes.clone().map(of).fold(0, u64::saturating_add);
+        let marks = classes.clone().filter(|class| class.waiting > 0 && class.mark > 0).map(|class| class.mark);
+        let last = classes.clone().map(|class| class.mark).max();
+        let mut points = Vec::new();
+        for class in classes.clone() {
+            let mut before = 0;
+            for &(rank, arrived) in &class.points {
+                points.push((rank, arrived.saturating_sub(before)));
+                before = arrived;
+            }
+        }
+        points.sort_unstable();
+        let mut arrived: u64 = 0;
+        for (_, count) in &mut points {
+            arrived = arrived.saturating_add(*count);
+            *count = arrived;
+        }
+        Self {
+            mark: marks.min().or(last).unwrap_or(0),
+            called: sum(|class| class.called),
+            waiting: sum(|class| class.waiting),
+            served: sum(|class| class.served),
+            left: sum(|class| class.left),
+            points,
+        }
     }
-}
 
-impl LineView {
     /// Returns how long the longest and the median waiter of those who are not called have waited; `None` if all are.
     pub(super) fn waits(&self, now: Timestamp) -> Option<(Duration, Duration)> {
         let (&(first, _), &(last, all)) = self.points.first().zip(self.points.last())?;
@@ -101,7 +139,7 @@ mod tests {
 
     fn waits(mark: u64, points: &[(u64, u64)]) -> Option<(u64, u64)> {
         let points = points.iter().map(|&(ago, arrived)| (NOON - ago * SECOND, arrived)).collect();
-        let view = LineView { mark: NOON - mark * SECOND, points, ..LineView::default() };
+        let view = ClassView { mark: NOON - mark * SECOND, points, ..ClassView::default() };
         let (longest, median) = view.waits(Timestamp::from_micros(NOON))?;
         Some((longest.as_secs(), median.as_secs()))
     }
@@ -112,6 +150,10 @@ mod tests {
         assert_eq!(waits(100, &[(80, 50), (40, 100), (0, 150)]), Some((100, 60)));
         // The line has just begun, an hour after the last one.
         assert_eq!(waits(3600, &[(2, 100)]), Some((10, 6)));
+        // A class apart.
+        let class = |points: &[(u64, u64)]| ClassView { points: points.to_vec(), waiting: 1, ..ClassView::default() };
+        let all = [class(&[(10, 2), (30, 5)]), class(&[(20, 4)])];
+        assert_eq!(ClassView::together(all.iter()).points, [(10, 2), (20, 6), (30, 9)]);
         // Nobody can have written these.
         assert_eq!(waits(0, &[(80, 0), (90, 0)]), Some((0, 0)));
     }

@@ -1,4 +1,4 @@
-//! How many wait, by their time of arrival, without a record of any of them.
+//! How many of one class wait, by their time of arrival, without a record of any of them.
 //!
 //! A waiter is counted in one [`Cell`]: the *bin* of its arrival, and the *epoch* until which it counts. With each poll
 //! it moves to the cell of a later epoch. A waiter who does not come back vanishes when the epoch ends. So the number
@@ -8,48 +8,28 @@
 //! The *mark* is the rank up to which waiters are called: they may take seats. Each epoch has one more bin for them.
 
 use super::arrivals::{Arrivals, end_of_part};
-use super::view::LineView;
-use super::{BIN_BITS, MOST_POINTS, Place};
+use super::view::ClassView;
+use super::{BIN_BITS, Class, MOST_POINTS, Place};
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
 
 /// Waiters who count until the same 2²⁴ µs (16.8 s) share an epoch, and count until its end.
 const EPOCH_BITS: u32 = 24;
 
-/// The waiters who are called for each free seat. It is above 1, because some of them do not come back.
-const CALLED_PER_SEAT: f64 = 1.03;
-/// Waiters who are called in addition, so that a waiter who does not come back cannot keep the only free seat empty.
-const CALLED_IN_ADDITION: f64 = 2.0;
-
 /// When an epoch ends, one part of this many is forgotten of the counts whose sum is 0.
 const FORGOTTEN: u64 = 32;
-
-/// Of those who were called lately, these are taken to have come for their seats, in addition to the counted ones.
-const TAKEN_TO_HAVE_COME: f64 = 20.0;
 
 /// A waiter who is called polls within five seconds, a twelfth of a minute.
 const SOON_PER_MINUTE: u64 = 12;
 
 /// The counts, and the mark.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Waiting {
+pub(super) struct Waiting {
     epochs: BTreeMap<u64, Epoch>,
     arrivals: Arrivals,
     mark: u64,
     /// The number of waiters whose epochs have ended.
     left: u64,
-    lately: Lately,
-}
-
-/// What those who were called lately have done, in thousandths. With each call of waiters, a hundredth is forgotten.
-#[derive(Debug, Clone, Copy, Default)]
-struct Lately {
-    /// Those who took a seat.
-    came: u64,
-    /// Those who did not come back.
-    lost: u64,
-    /// The waiters who had taken a seat at the last call.
-    served: u64,
 }
 
 /// The counts of one epoch. They are signed: the mark may pass a waiter after it was counted in a bin, and then it is
@@ -80,6 +60,7 @@ impl Seats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
     pub(crate) epoch: u64,
+    pub(crate) class: Class,
     /// `None` for a waiter who is called.
     pub(crate) bin: Option<u64>,
 }
@@ -93,63 +74,65 @@ impl Waiting {
     /// Returns the cell of a waiter who waits at `place` and counts until `until`.
     pub(super) fn cell(&self, place: Place, until: Timestamp) -> Cell {
         let bin = (!self.is_called(place.rank())).then_some(place.rank() >> BIN_BITS);
-        Cell { epoch: epoch_of(until), bin }
+        Cell { epoch: epoch_of(until), class: Class::FIRST, bin }
     }
 
-    /// Adds waiters to a cell, or takes some out. Nothing is taken out of an epoch that has nobody.
-    pub(crate) fn count(&mut self, cell: Cell, by: i64) {
-        if by > 0 {
-            *self.epochs.entry(cell.epoch).or_default().bin(cell.bin) += by;
-        } else if let Some(epoch) = self.epochs.get_mut(&cell.epoch) {
-            *epoch.bin(cell.bin) += by;
-        }
+    /// Returns whether anybody was counted until the end of this epoch.
+    pub(super) fn has(&self, epoch: u64) -> bool {
+        self.epochs.contains_key(&epoch)
+    }
+
+    /// Adds waiters to a cell, or takes some out.
+    pub(super) fn count(&mut self, cell: Cell, by: i64) {
+        *self.epochs.entry(cell.epoch).or_default().bin(cell.bin) += by;
     }
 
     /// Adds arrivals, which say how the waiters of a bin are spread over its time.
-    pub(crate) fn arrive(&mut self, part: u64, by: u64) {
+    pub(super) fn arrive(&mut self, part: u64, by: u64) {
         self.arrivals.count(part, by);
     }
 
     /// Drops the epochs that have ended. What was taken out of them, but counted elsewhere, goes to the current epoch.
-    pub(crate) fn drop_ended(&mut self, now: Timestamp) {
+    /// Returns how many have left who were called.
+    pub(super) fn drop_ended(&mut self, now: Timestamp) -> u64 {
         let live = self.epochs.split_off(&epoch_of(now));
+        let mut all_lost = 0;
         for mut ended in std::mem::replace(&mut self.epochs, live).into_values() {
             let (left, mut lost) = ended.take_left();
             self.left += left;
             lost += ended.forget_a_part();
-            self.lately.lost += 1000 * lost;
+            all_lost += lost;
             for (bin, count) in ended.counts().filter(|(_, count)| **count != 0) {
                 *self.epochs.entry(epoch_of(now)).or_default().bin(bin) += *count;
             }
         }
+        all_lost
     }
 
     /// Drops the epochs before this one, whose waiters are known no more.
-    pub(crate) fn forget_before(&mut self, epoch: u64) {
+    pub(super) fn forget_before(&mut self, epoch: u64) {
         self.epochs = self.epochs.split_off(&epoch);
     }
 
-    /// Moves the mark, so that as many waiters come as there are seats. `served` have taken seats so far. Returns
-    /// whether more seats are free than waiters are left who will come.
-    pub(crate) fn call(&mut self, seats: Seats, served: u64, now: Timestamp) -> bool {
-        // Somebody may have written another mark, or the clock may have gone back.
+    /// Takes the mark back if it is in the future: somebody may have written another one, or the clock may have gone
+    /// back.
+    pub(super) fn hold_mark(&mut self, now: Timestamp) {
         self.mark = self.mark.min(end_of_part(now.as_micros()));
         self.call_before(self.mark >> BIN_BITS);
-        let comes = self.lately.part_who_come(served);
-        let all = seats.free.saturating_add(seats.soon);
-        let wanted = if all == 0 { 0.0 } else { all as f64 * CALLED_PER_SEAT / comes + CALLED_IN_ADDITION };
-        let mut missing = wanted as i64 - self.called() as i64;
-        let mut uncalled = 0;
+    }
+
+    /// Calls this many waiters, or all, those who came first.
+    pub(super) fn call(&mut self, calls: u64, now: Timestamp) {
+        let mut missing = calls as i64;
         for (bin, count) in self.bins() {
-            let called = count.min(missing.max(0));
-            uncalled += count - called;
-            if called > 0 {
-                self.call_of(bin, count, called, now);
-                missing -= called;
+            let called = count.min(missing);
+            if called == 0 {
+                break;
             }
+            self.call_of(bin, count, called, now);
+            missing -= called;
         }
         self.arrivals.forget_before(self.mark);
-        uncalled == 0 && self.called() as f64 * comes < seats.free as f64
     }
 
     /// Returns the ranks of a bin: those after the first number, and up to the second.
@@ -209,12 +192,17 @@ impl Waiting {
         bins
     }
 
-    fn called(&self) -> u64 {
+    /// Returns the number of waiters who are not called.
+    pub(super) fn uncalled(&self) -> u64 {
+        self.bins().into_values().sum::<i64>() as u64
+    }
+
+    pub(super) fn called(&self) -> u64 {
         self.epochs.values().map(|epoch| epoch.called).sum::<i64>().max(0) as u64
     }
 
-    /// Returns what everybody may know. `is_open` says that all newcomers may take seats.
-    pub(crate) fn view(&self, is_open: bool, served: u64, now: Timestamp) -> LineView {
+    /// Returns what everybody may know.
+    pub(super) fn view(&self, served: u64, now: Timestamp) -> ClassView {
         let bins = self.bins();
         let uncalled = bins.values().sum::<i64>() as u64;
         let (mut points, mut before, mut next) = (Vec::new(), 0, 1);
@@ -237,16 +225,15 @@ impl Waiting {
             before += count as u64;
         }
         let called = self.called();
-        let waiting = called + uncalled;
-        LineView { mark: self.mark, is_open: is_open || waiting == 0, called, waiting, served, left: self.left, points }
+        ClassView { mark: self.mark, called, waiting: called + uncalled, served, left: self.left, points }
     }
 
-    pub(crate) fn mark(&self) -> u64 {
+    pub(super) fn mark(&self) -> u64 {
         self.mark
     }
 
     /// Goes on from the mark of an earlier line.
-    pub(crate) fn resume(&mut self, mark: u64) {
+    pub(super) fn resume(&mut self, mark: u64) {
         self.mark = self.mark.max(mark);
     }
 }
@@ -291,18 +278,5 @@ impl Epoch {
         }
         let called = std::mem::replace(&mut self.called, -self.bins.values().sum::<i64>());
         (called - self.called).max(0) as u64
-    }
-}
-
-impl Lately {
-    /// Returns the part of those who are called who come for their seats. It is low if many clients throw their tickets
-    /// away: each of their requests is an arrival, and nobody comes with its ticket.
-    fn part_who_come(&mut self, served: u64) -> f64 {
-        self.came -= self.came / 100;
-        self.lost -= self.lost / 100;
-        self.came += 1000 * served.saturating_sub(self.served);
-        self.served = served;
-        let came = self.came as f64 / 1000.0 + TAKEN_TO_HAVE_COME;
-        came / (came + self.lost as f64 / 1000.0)
     }
 }

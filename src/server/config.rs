@@ -132,6 +132,8 @@ impl Sources {
         };
         let nth = if let ConfigError::Limit { name, .. } = error {
             config.limit.iter().position(|limit| limit.name == *name)
+        } else if let ConfigError::LineClass { name, .. } = error {
+            config.line.class.iter().rposition(|class| class.name == *name)
         } else {
             // Find the first section that is refused even without those after it.
             let some = |count: usize| {

@@ -41,7 +41,8 @@ pub struct MemoryStore {
 #[derive(Clone, Default)]
 struct Namespace {
     generations: BTreeMap<u64, Generation>,
-    line: StoredLine,
+    /// By the classes of the servers.
+    lines: BTreeMap<u64, StoredLine>,
 }
 
 /// The data of one generation; the same as the keys in Redis.
@@ -196,7 +197,7 @@ impl MemoryStore {
                     parts.push(part);
                 }
                 let (seats, pool) = own.ledger.lease(&identity.instance_id, &seats, logged, now, identity.alive_for);
-                let line = line.and_then(|line| namespace.line.exchange(&line, pool, now));
+                let line = line.and_then(|line| namespace.lines.entry(line.id).or_default().exchange(&line, pool, now));
                 Reply::News { logs: parts, seats: Some(seats), line }
             }
             Request::Leave => {

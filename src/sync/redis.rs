@@ -10,7 +10,7 @@
 
 use super::FilterStore;
 use crate::config::ConfigError;
-use crate::line::{EPOCHS, LineChange, LineRequest, LineView};
+use crate::line::{ClassView, EPOCHS, LineArrivals, LineChange, LineOfClass, LineRequest, LineView};
 use crate::redis_link::{RedisConnection, Route, is_read_only, refused_write};
 use crate::ring::codec::most_bytes_beside;
 use crate::round::{
@@ -138,9 +138,11 @@ impl RedisStore {
         format!("headcount:{{{}}}:{generation:016x}:{name}", self.namespace)
     }
 
-    /// Returns the key of the line. It is the same for all generations, so that a deploy keeps the mark.
-    fn line_key(&self) -> String {
-        format!("headcount:{{{}}}:line", self.namespace)
+    /// Returns the key of the line with these classes. It is the same for all generations, so that a deploy keeps the
+    /// mark.
+    fn line_key(&self, id: u64) -> String {
+        let line = format!("headcount:{{{}}}:line", self.namespace);
+        if id == 0 { line } else { format!("{line}:{id:016x}") }
     }
 
     fn slot_key(&self, identity: &Identity, slot: Slot) -> String {
@@ -304,18 +306,23 @@ impl RedisStore {
             exchange.arg(keep_for.map_or_else(String::new, |time| millis(time).to_string()));
             exchange.arg(if entry.is_empty() { &[][..] } else { new_id.as_slice() });
         }
-        if let Some(LineRequest { changes, arrivals, served, mark, epoch, gathers }) = line {
-            exchange.key(self.line_key()).arg(*served).arg(*mark).arg(*epoch).arg(changes.len()).arg(arrivals.len());
-            exchange.arg(u8::from(*gathers));
-            exchange.key(format!("{}:arrivals", self.line_key()));
+        if let Some(LineRequest { id, classes, changes, arrivals, epoch, gathers }) = line {
+            let key = self.line_key(*id);
+            exchange.key(&key).arg(*epoch).arg(u8::from(*gathers));
+            exchange.arg(classes.len()).arg(changes.len()).arg(arrivals.len());
+            exchange.key(format!("{key}:arrivals"));
             for epoch in epoch.saturating_sub(1)..epoch.saturating_sub(1) + EPOCHS {
-                exchange.key(format!("{}:{epoch}", self.line_key()));
+                exchange.key(format!("{key}:{epoch}"));
             }
-            for LineChange { epoch, bin, by } in changes {
-                exchange.arg(*epoch).arg(bin.map_or_else(|| "c".to_owned(), |bin| bin.to_string())).arg(*by);
+            for LineOfClass { weight, served, mark } in classes {
+                exchange.arg(*weight).arg(*served).arg(*mark);
             }
-            for (part, by) in arrivals {
-                exchange.arg(*part).arg(*by);
+            for LineChange { epoch, class, bin, by } in changes {
+                let bin = bin.map_or_else(|| "c".to_owned(), |bin| bin.to_string());
+                exchange.arg(*epoch).arg(of_class(*class, bin)).arg(*by);
+            }
+            for LineArrivals { class, part, by } in arrivals {
+                exchange.arg(of_class(*class, part.to_string())).arg(*by);
             }
         }
         exchange.invoke_async(&mut connection).await
@@ -612,11 +619,23 @@ fn read_seats(seats: Value) -> Result<Option<SeatReply>, StoreError> {
     read.map(Some).ok_or_else(|| StoreError::corrupt("the ledger of seats cannot be read"))
 }
 
+/// Returns the name of a count of this class, as `line.lua` writes it.
+fn of_class(class: u8, name: String) -> String {
+    if class == 0 { name } else { format!("{class}:{name}") }
+}
+
 /// Reads what `exchange_news.lua` says of the line. A line that cannot be read is as good as none: then each server
 /// calls its own waiters.
 fn read_line(line: Value) -> Option<LineView> {
-    type Fields = (u64, bool, u64, u64, u64, u64, String);
-    let (mark, is_open, called, waiting, served, left, points) = redis::from_redis_value::<Fields>(line).ok()?;
+    let Value::Array(parts) = line else { return None };
+    let mut parts = parts.into_iter();
+    let is_open = redis::from_redis_value(parts.next()?).ok()?;
+    Some(LineView { is_open, classes: parts.map(read_class).collect::<Option<_>>()? })
+}
+
+fn read_class(class: Value) -> Option<ClassView> {
+    type Fields = (u64, u64, u64, u64, u64, String);
+    let (mark, called, waiting, served, left, points) = redis::from_redis_value::<Fields>(class).ok()?;
     let point = |text: &str| {
         let (rank, before) = text.split_once(':')?;
         let (rank, before): (u64, u64) = (rank.parse().ok()?, before.parse().ok()?);
@@ -624,7 +643,7 @@ fn read_line(line: Value) -> Option<LineView> {
     };
     let points = points.split_ascii_whitespace().map(point).collect::<Option<Vec<_>>>()?;
     let is_ascending = points.is_sorted_by(|(place, before), (next, until)| place <= next && before <= until);
-    is_ascending.then_some(LineView { mark, is_open, called, waiting, served, left, points })
+    is_ascending.then_some(ClassView { mark, called, waiting, served, left, points })
 }
 
 /// Reads a part of the reply of `exchange_news.lua`.

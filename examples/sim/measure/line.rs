@@ -91,7 +91,9 @@ pub fn table(rows: &[(Play, Row)]) -> String {
             100.0 * overshoot,
         );
         for (_, gain, came_in) in &waits.gains {
-            let _ = write!(table, " {gain:.0} ({:.0} %) |", 100.0 * came_in);
+            // The few who came in without waiting say nothing about the others.
+            let gain = if *came_in < 0.01 { "—".to_owned() } else { format!("{gain:.0}") };
+            let _ = write!(table, " {gain} ({:.0} %) |", 100.0 * came_in);
         }
         table.push('\n');
     }

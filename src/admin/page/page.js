@@ -315,11 +315,14 @@ function facts() {
     const whose = line.is_shared ? '' : ' at this server';
     const states = { announced: 'newcomers gather from', gathering: 'newcomers gather since', open: 'newcomers gathered from' };
     const openings = line.openings.map(it => `${time(it.at, 1)}, ${it.order === 'lottery' ? 'by lot' : 'by arrival'} (${states[it.state]} ${time(it.gathers_from, 1)})`);
+    const ofClass = it => `${number(it.waiting)} wait, ${number(it.called)} of them called; ${number(it.served)} served${it.estimated_wait_seconds === null ? '' : `; who comes now is expected to wait ${ago(it.estimated_wait_seconds)}`}`;
+    const classes = line.classes.map(it => [`Class ${it.name}, weight ${it.weight}`, ofClass(it)]);
     rows.splice(2, 0,
       ['Openings', openings.join('; ') || 'none'],
       ['Line', line.waiting === 0 ? `nobody waits${whose}` : `${number(line.waiting)} wait${whose}, ${number(line.called)} of them called${waits}`],
       ['Pace of the line', `${pace}${abandoned}`],
-      ['Called so far', line.mark === null ? 'nobody' : `who came until ${time(line.mark, 1)}`]);
+      ['Called so far', line.mark === null ? 'nobody' : `who came until ${time(line.mark, 1)}`],
+      ...classes);
   }
   const list = el('facts');
   if (list.children.length !== 2 * rows.length) {

@@ -3,7 +3,7 @@
 use super::{Admitted, Core, Decision, State, User};
 use crate::bloom::Probe;
 use crate::config::{Enforcement, MissingToken};
-use crate::line::{Comer, Eta, Position, TicketCheck};
+use crate::line::{Class, Comer, Eta, Position, TicketCheck};
 use crate::reason::Reason;
 use crate::ring::Membership;
 use crate::room::Seat;
@@ -25,17 +25,19 @@ pub(crate) struct Weighed {
 pub(crate) struct Placed {
     /// `None` for a newcomer who would arrive now.
     pub(crate) arrived: Option<Timestamp>,
+    pub(crate) class: Class,
     pub(crate) is_called: bool,
     pub(crate) position: Position,
     pub(crate) eta: Option<Eta>,
 }
 
 impl Core {
-    /// Returns what [`decide`](Self::decide) would answer now. Without a user, the answer is that for a newcomer.
-    pub(crate) fn weigh(&self, user: Option<&User<'_>>, ticket: Option<&[u8]>) -> Weighed {
+    /// Returns what [`decide`](Self::decide) would answer now. Without a user, the answer is that for a newcomer. Without
+    /// a class, it is that of the ticket.
+    pub(crate) fn weigh(&self, user: Option<&User<'_>>, class: Option<Class>, ticket: Option<&[u8]>) -> Weighed {
         let state = self.state.read();
         let seen_in = user.map(|user| self.minutes_of(user, &state)).unwrap_or_default();
-        let (comer, found) = self.would_come(user, ticket);
+        let (comer, found) = self.would_come(user, class, ticket);
         let comer = self.settings.line.is_some().then_some(comer);
         let (decision, reason) = match user {
             _ if self.settings.enforcement == Enforcement::Off => (Decision::Exempt, Reason::NotEnforced),
@@ -92,13 +94,11 @@ impl Core {
         let (position, eta) = self.look_up_in_line(&comer)?;
         // Not even an operator may know a draw before the opening.
         let gathers = self.openings().gathering(self.time.now()).is_some();
-        let (position, eta) = if gathers { (self.position_while_gathering(), None) } else { (position, eta) };
+        let (position, eta) =
+            if gathers { (self.position_while_gathering(comer.class), None) } else { (position, eta) };
         let is_called = !gathers && self.is_called(Some(comer));
-        let arrived = match comer {
-            Comer::Waiter(waiter) => Some(waiter.arrived.time()),
-            Comer::Arrival { .. } => None,
-        };
-        Some(Placed { arrived, is_called, position, eta })
+        let arrived = comer.waiter.map(|waiter| waiter.arrived.time());
+        Some(Placed { arrived, class: comer.class, is_called, position, eta })
     }
 
     fn minutes_of(&self, user: &User<'_>, state: &State) -> Vec<Timestamp> {

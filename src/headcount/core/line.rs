@@ -3,8 +3,8 @@
 use super::{Core, User};
 use crate::config::{RetryAfter, Settings};
 use crate::line::{
-    Comer, Eta, InLine, Line, LineFigures, LineRequest, LineView, Place, Position, Seats, TicketCheck, Tickets,
-    WhileUnknown,
+    Class, Comer, Eta, InLine, Line, LineFigures, LineRequest, LineView, Place, Position, Seats, TicketCheck, Tickets,
+    Waiter, WhileUnknown,
 };
 use crate::threads::Mutex;
 use crate::threads::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,31 +17,37 @@ const CALL_EVERY: Duration = Duration::from_millis(250);
 /// The mark of a line in which all newcomers are called.
 const ALL: u64 = u64::MAX;
 
-/// The line, and its mark in a place that decisions read without a lock.
+/// The line, and its marks in a place that decisions read without a lock.
 pub(super) struct LineState {
-    called_to: AtomicU64,
+    /// The mark of each class.
+    called_to: Vec<AtomicU64>,
     line: Mutex<Line>,
     /// When waiters were last called, in microseconds of fleet time.
     called_at: AtomicU64,
 }
 
 impl LineState {
-    pub(super) fn new() -> Self {
-        Self { called_to: AtomicU64::new(ALL), line: Mutex::default(), called_at: AtomicU64::new(0) }
+    /// Creates the line of classes with these weights. The window's slots are this long.
+    pub(super) fn new(weights: &[u32], slot_length: Duration) -> Self {
+        let called_to = weights.iter().map(|_| AtomicU64::new(ALL)).collect();
+        Self { called_to, line: Mutex::new(Line::new(weights, slot_length)), called_at: AtomicU64::new(0) }
     }
 
     fn change<R>(&self, act: impl FnOnce(&mut Line) -> R) -> R {
         let mut line = self.line.lock();
         let result = act(&mut line);
-        self.called_to.store(line.called_to().unwrap_or(ALL), Relaxed);
+        match line.called_to() {
+            Some(marks) => self.called_to.iter().zip(marks).for_each(|(to, mark)| to.store(mark, Relaxed)),
+            None => self.called_to.iter().for_each(|to| to.store(ALL, Relaxed)),
+        }
         result
     }
 }
 
 impl Core {
-    /// Returns the newcomer who shows this ticket, or who arrives now if there is no valid one; `None` if newcomers do
-    /// not wait in a line. Counts the ticket if `counts`.
-    pub(crate) fn comer(&self, user: &User<'_>, ticket: Option<&[u8]>, counts: bool) -> Option<Comer> {
+    /// Returns the newcomer of this class who shows this ticket, or who arrives now if there is no valid one; `None` if
+    /// newcomers do not wait in a line. Counts the ticket if `counts`.
+    pub(crate) fn comer(&self, user: &User<'_>, class: Class, ticket: Option<&[u8]>, counts: bool) -> Option<Comer> {
         let (tickets, _) = self.settings.line.as_ref()?;
         let now = self.time.now();
         let found = ticket.map(|ticket| tickets.check(ticket, user.fingerprint(), user.token(), now));
@@ -49,18 +55,25 @@ impl Core {
             self.counts.tickets.count(found.index());
         }
         let comer = match found {
-            Some(TicketCheck::Valid(waiter)) => Comer::Waiter(waiter),
-            _ => {
-                let arrived = Place::of_arrival(now, self.chance(user, now).u16(..));
-                Comer::Arrival { arrived, place: arrived }
-            }
+            Some(TicketCheck::Valid(waiter)) => Comer::shows(self.of_known_class(waiter), class),
+            _ => Comer::arrives(Place::of_arrival(now, self.chance(user, now).u16(..)), class),
         };
         Some(comer.in_order(&self.openings(), user.fingerprint()))
     }
 
+    /// Returns a waiter whose ticket may name a class that the configuration no longer has. Nobody counts it there.
+    fn of_known_class(&self, waiter: Waiter) -> Waiter {
+        if waiter.class.index() < self.settings.line_classes.len() { waiter } else { waiter.uncounted() }
+    }
+
     /// Returns who would come with this ticket, and the result of its check, without counting anything. Without a user,
-    /// the signature of the ticket cannot be checked.
-    pub(super) fn would_come(&self, user: Option<&User<'_>>, ticket: Option<&[u8]>) -> (Comer, Option<TicketCheck>) {
+    /// the signature of the ticket cannot be checked. Without a class, it is that of the ticket.
+    pub(super) fn would_come(
+        &self,
+        user: Option<&User<'_>>,
+        class: Option<Class>,
+        ticket: Option<&[u8]>,
+    ) -> (Comer, Option<TicketCheck>) {
         let now = self.time.now();
         let check = |ticket: &[u8]| match (user, &self.settings.line) {
             (Some(user), Some((tickets, _))) => tickets.check(ticket, user.fingerprint(), user.token(), now),
@@ -68,11 +81,11 @@ impl Core {
         };
         let found = ticket.map(check);
         let comer = match found {
-            Some(TicketCheck::Valid(waiter)) => Comer::Waiter(waiter),
-            _ => {
-                let arrived = Place::of_arrival(now, 999);
-                Comer::Arrival { arrived, place: arrived }
+            Some(TicketCheck::Valid(waiter)) => {
+                let waiter = self.of_known_class(waiter);
+                Comer::shows(waiter, class.unwrap_or(waiter.class))
             }
+            _ => Comer::arrives(Place::of_arrival(now, 999), class.unwrap_or_default()),
         };
         (user.map_or(comer, |user| comer.in_order(&self.openings(), user.fingerprint())), found)
     }
@@ -80,12 +93,12 @@ impl Core {
     /// Returns the position of a newcomer and the expected wait; `None` if newcomers do not wait in a line.
     pub(super) fn look_up_in_line(&self, comer: &Comer) -> Option<(Position, Option<Eta>)> {
         self.settings.line.as_ref()?;
-        Some(self.line.line.lock().look_up(comer))
+        Some(self.line.line.lock().look_up(comer, self.time.now()))
     }
 
-    /// Returns the position of each newcomer who gathers.
-    pub(super) fn position_while_gathering(&self) -> Position {
-        self.line.line.lock().anywhere()
+    /// Returns the position of each newcomer of this class who gathers.
+    pub(super) fn position_while_gathering(&self, class: Class) -> Position {
+        self.line.line.lock().anywhere(class)
     }
 
     /// Returns random numbers that a client cannot foretell, and that a server with the same seed draws again.
@@ -95,8 +108,9 @@ impl Core {
 
     /// Returns whether the line lets this newcomer take a seat. Without a place, a newcomer stands behind all who wait.
     pub(super) fn is_called(&self, comer: Option<Comer>) -> bool {
-        let called_to = self.line.called_to.load(Relaxed);
-        called_to == ALL || comer.is_some_and(|comer| comer.place().rank() <= called_to)
+        let class = comer.map(|comer| comer.class).unwrap_or_default();
+        let called_to = self.line.called_to[class.index()].load(Relaxed);
+        called_to == ALL || comer.is_some_and(|comer| comer.place.rank() <= called_to)
     }
 
     /// Counts a refused newcomer in the line. Returns what to tell, with the next ticket.
@@ -124,8 +138,8 @@ impl Core {
 
     /// Counts a newcomer who takes a seat.
     pub(super) fn serve_from_line(&self, comer: Option<Comer>) {
-        if let Some(Comer::Waiter(waiter)) = comer {
-            self.line.change(|line| line.serve(&waiter));
+        if let Some(Comer { waiter: Some(waiter), class, .. }) = comer {
+            self.line.change(|line| line.serve(&waiter, class));
         }
     }
 
@@ -154,7 +168,8 @@ impl Core {
         self.settings.line.as_ref()?;
         let now = self.time.now();
         let gathers = self.openings().gathering(now).is_some();
-        Some(LineRequest { gathers, ..self.line.change(|line| line.take_request(now)) })
+        let id = self.settings.line_classes.id();
+        Some(LineRequest { id, gathers, ..self.line.change(|line| line.take_request(now)) })
     }
 
     /// Reads what the store knows of the line.

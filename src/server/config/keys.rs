@@ -87,7 +87,7 @@ fn as_toml(default: &Value) -> String {
 }
 
 /// The sections that may occur more than once.
-pub(super) const REPEATED: [&str; 4] = ["limit", "route", "line.page.text", "opening"];
+pub(super) const REPEATED: [&str; 5] = ["limit", "route", "line.class", "line.page.text", "opening"];
 
 /// Returns the repeated section that a key is in, or is itself.
 pub(super) fn repeated(key: &str) -> Option<&'static str> {

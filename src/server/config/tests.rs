@@ -279,12 +279,14 @@ fn all_errors_are_reported_at_once_from_top_to_bottom() {
 
 #[test]
 fn every_key_has_a_valid_example() {
-    let mut text = String::from("limit = [{}]\nroute = [{}]\nopening = [{}]\nline.page.text = [{}]\n");
+    let mut text =
+        String::from("limit = [{}]\nroute = [{}]\nopening = [{}]\nline.class = [{}]\nline.page.text = [{}]\n");
     for key in keys::KEYS.iter() {
         let example = parse_value(&key.such_as);
         let mut values = Value::Table(toml::from_str(&text).unwrap());
         let path = key.name.replace("limit.", "limit[0].").replace("route.", "route[0].");
         let path = path.replace("page.text.", "page.text[0].").replace("opening.", "opening[0].");
+        let path = path.replace("line.class.", "line.class[0].");
         put(&mut values, &path, example);
         text = toml::to_string(&values).unwrap();
     }
@@ -298,6 +300,8 @@ fn every_key_has_a_valid_example() {
     }
     values["admin"].as_table_mut().unwrap().remove("token_file");
     values["line"]["page"].as_table_mut().unwrap().remove("template");
+    // Without verified tokens, no class can ask for a claim.
+    values["line"]["class"][0].as_table_mut().unwrap().insert("match".into(), "header:X-Plan=premium".into());
     // One of three ways to name the servers of Redis. The user needs a password, which is in a file.
     for keys in [&["url"][..], &["sentinels", "master", "database"], &["cluster"]] {
         let mut values = values.clone();
