@@ -135,12 +135,12 @@ local function ranks_of(class, bin, now)
 end
 
 -- Returns how the arrivals of a bin are spread over some of its ranks, in pieces, and their number.
-local function spread_of(class, bin, from, last)
+local function spread_of(line, class, bin, from, last)
   local names, first_part = {}, bin * parts_of_bin
   for part = first_part, first_part + parts_of_bin - 1 do
     names[#names + 1] = class.prefix .. string.format('%d', part)
   end
-  local counts = redis.pcall('HMGET', class.arrivals, unpack(names))
+  local counts = redis.pcall('HMGET', line.arrivals, unpack(names))
   local pieces, all = {}, 0
   for at = 1, parts_of_bin do
     local count = counts[at]
@@ -160,8 +160,8 @@ local function spread_of(class, bin, from, last)
 end
 
 -- Returns the rank up to which `some` of the `count` waiters have arrived.
-local function rank_of(class, bin, from, last, some, count)
-  local pieces, all = spread_of(class, bin, from, last)
+local function rank_of(line, class, bin, from, last, some, count)
+  local pieces, all = spread_of(line, class, bin, from, last)
   local wanted, before = all * some / count, 0
   for _, piece in ipairs(pieces) do
     if before + piece.arrivals >= wanted then
@@ -230,13 +230,13 @@ local function call_before(epochs, first)
 end
 
 -- Calls `called` of the `count` waiters of a bin, those who came first.
-local function call_of(class, bin, count, called, now)
+local function call_of(line, class, bin, count, called, now)
   local from, last = ranks_of(class, bin, now)
   if called == count then
     class.mark = last
     return call_before(class.epochs, bin + 1)
   end
-  class.mark = rank_of(class, bin, from, last, called, count)
+  class.mark = rank_of(line, class, bin, from, last, called, count)
   local of, to_call = 0, called
   for _, epoch in ipairs(class.epochs) do
     of = of + math.max(epoch.bins[bin] or 0, 0)
@@ -257,7 +257,7 @@ local function call_of(class, bin, count, called, now)
 end
 
 -- Returns at most sixteen ranks, and how many of those who are not called have arrived until then.
-local function points_of(class, now)
+local function points_of(line, class, now)
   local points, before, next_part = {}, 0, 1
   local totals, uncalled = class.totals, class.uncalled
   local function note(rank, arrived)
@@ -272,7 +272,7 @@ local function points_of(class, now)
       local from, last = ranks_of(class, bin, now)
       -- A bin with many of them is shown more exactly.
       if count * most_points > uncalled then
-        local pieces, all = spread_of(class, bin, from, last)
+        local pieces, all = spread_of(line, class, bin, from, last)
         local arrived = 0
         for _, piece in ipairs(pieces) do
           arrived = arrived + piece.arrivals
@@ -380,33 +380,33 @@ local function call_waiters(line, keys, first, free, soon, now)
       if part == 0 then
         break
       end
-      call_of(class, bin, count, part, now)
+      call_of(line, class, bin, count, part, now)
       class.calls, class.totals[bin] = class.calls - part, count - part
     end
     count_class(class)
     called, uncalled, waiting = called + class.called, uncalled + class.uncalled, waiting + class.waiting
-    class.points = points_of(class, now)
+    class.points = points_of(line, class, now)
   end
   line.open = (waiting == 0 or (uncalled == 0 and called * comes < free)) and 1 or 0
 end
 
 -- Forgets the arrivals before the marks once there are many, or all of them if that does not suffice.
-local function forget_arrivals(line, arrivals)
-  local length = redis.pcall('HLEN', arrivals)
+local function forget_arrivals(line)
+  local length = redis.pcall('HLEN', line.arrivals)
   local most = most_parts * #line.classes
   if type(length) ~= 'number' or length <= most then
     return
   end
-  for _, field in ipairs(redis.call('HKEYS', arrivals)) do
+  for _, field in ipairs(redis.call('HKEYS', line.arrivals)) do
     local at, name = class_and_name(field)
     local class, part = line.classes[at + 1], tonumber(name)
     if not (class and part and part >= math.floor(class.mark / bin_micros) * parts_of_bin) then
-      redis.call('HDEL', arrivals, field)
+      redis.call('HDEL', line.arrivals, field)
       length = length - 1
     end
   end
   if length > most then
-    redis.call('DEL', arrivals)
+    redis.call('DEL', line.arrivals)
   end
 end
 
@@ -437,14 +437,15 @@ end
 -- class: its weight, waiters served, the highest mark that the server was told; then three for each change: epoch, bin
 -- or "c", number of waiters; then two for each part: its number, arrivals.
 local function exchange_line(keys, at, free, soon, now)
-  local state, arrivals = table.remove(keys, 1), table.remove(keys, 1)
+  local state = table.remove(keys, 1)
   local changes, parts = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local line = read_line_state(state, tonumber(ARGV[at + 2]))
+  line.arrivals = table.remove(keys, 1)
   local micros, first = now * 1000, tonumber(ARGV[at]) - 1
   local is_changed = changes > 0
   local place = at + 5
   for _, class in ipairs(line.classes) do
-    class.arrivals, class.weight = arrivals, math.max(tonumber(ARGV[place]), 1)
+    class.weight = math.max(tonumber(ARGV[place]), 1)
     local served, told = tonumber(ARGV[place + 1]), math.min(tonumber(ARGV[place + 2]), micros)
     if told > class.mark then
       class.mark, is_changed = told, true
@@ -466,10 +467,10 @@ local function exchange_line(keys, at, free, soon, now)
     place = place + 3
   end
   for _ = 1, parts do
-    if type(redis.pcall('HINCRBY', arrivals, ARGV[place], ARGV[place + 1])) ~= 'number' then
-      redis.pcall('DEL', arrivals)
+    if type(redis.pcall('HINCRBY', line.arrivals, ARGV[place], ARGV[place + 1])) ~= 'number' then
+      redis.pcall('DEL', line.arrivals)
     end
-    redis.pcall('PEXPIRE', arrivals, arrivals_kept_for)
+    redis.pcall('PEXPIRE', line.arrivals, arrivals_kept_for)
     place = place + 2
   end
   local is_due = now < line.called_at or now - line.called_at >= call_every
@@ -478,7 +479,7 @@ local function exchange_line(keys, at, free, soon, now)
       free, soon = 0, 0 -- nobody is called before the opening
     end
     call_waiters(line, keys, first, free, soon, micros)
-    forget_arrivals(line, arrivals)
+    forget_arrivals(line)
     line.called_at, is_changed = now, true
   end
   if is_changed then

@@ -126,7 +126,7 @@ impl Default for Jwt {
 }
 
 impl Jwt {
-    /// Checks the section, reads the key files, and makes the verifier. It says which of the claims `asked` a token has.
+    /// Checks the section, reads the key files, and makes the verifier, which says what claims of `asked` a token has.
     #[cfg(feature = "jwt")]
     pub(super) fn verifier(&self, asked: Vec<crate::claim::Claim>) -> Result<crate::jwt::Verifier, ConfigError> {
         use crate::jwt::{Expected, Key, KeySetUrl, Verifier};

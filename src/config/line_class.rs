@@ -16,9 +16,9 @@ const DEFAULT_NAME: &str = "default";
 
 const MOST_WEIGHT: u32 = 1000;
 
-/// `[[line.class]]`: newcomers of one kind. While newcomers of several classes wait, each class gets seats in proportion
-/// to its weight. Within a class, the order is that of the arrival. A newcomer is in the first class that matches. All
-/// servers of a fleet need the same classes.
+/// `[[line.class]]`: newcomers of one kind. While newcomers of several classes wait, each class gets seats in
+/// proportion to its weight. Within a class, the order is that of the arrival. A newcomer is in the first class that
+/// matches. All servers of a fleet need the same classes.
 ///
 /// ```
 /// use headcount::{Builder, Config};
@@ -44,10 +44,10 @@ pub struct LineClass {
     /// The name: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a name", "such_as" = "\"subscribers\"")))]
     pub name: String,
-    /// Who is in the class: users with a claim in their verified token (`[token.jwt]`), or requests with a header. A
+    /// The newcomers of the class: users with a claim in their verified token (`[token.jwt]`), or requests with a header. A
     /// header counts only if the request comes from one of `server.trusted_proxies`. The proxy must set or remove it in
     /// each request, because clients can send it, too. A claim whose value is a list matches by one of its entries. A
-    /// class without `match` is that of everybody who is in no other; without such a section, it is named `default` and
+    /// class without `match` is that of all others; without such a section, it is named `default` and
     /// has the weight 1.
     #[serde(rename = "match", default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
@@ -101,7 +101,7 @@ pub enum ClassMatch {
     },
 }
 
-/// An error for a text that does not say who is in a class.
+/// An error for a text that does not say what newcomers a class has.
 ///
 /// ```
 /// use headcount::config::ClassMatch;

@@ -482,3 +482,24 @@ fn one_who_changes_the_class_keeps_the_time_of_arrival_and_counts_once() {
     let served: Vec<_> = line.figures(at(6000)).classes.iter().map(|class| class.view.served).collect();
     assert_eq!((line.figures(at(6000)).all.view.waiting, served), (0, vec![0, 1]));
 }
+
+/// Nobody can tell that ten tokens are one person's, unless tokens are verified.
+#[test]
+fn ten_tokens_are_ten_places_and_none_of_them_is_sooner() {
+    let mut play = Play::new(11);
+    play.arrive(3_000, (0, MINUTE), 1e12, 0.0);
+    let came = 30_500;
+    play.arrive(10, (came, came + 1), 1e12, 0.0);
+    play.until(0, 7 * MINUTE, 10.0);
+    let waits = |from: u64, until: u64| {
+        let some = play.served.iter().filter(|(came, _)| (from..until).contains(came));
+        let mut waits: Vec<_> = some.map(|(came, served)| served - came).collect();
+        waits.sort_unstable();
+        waits
+    };
+    let (own, others) = (waits(came, came + 1), waits(came - 1000, came + 1000));
+    println!("ten tokens waited {own:?} ms; others who came then: median {} ms", others[others.len() / 2]);
+    assert!(own.len() >= 10);
+    // The first of ten is the one that happens to poll first, five seconds before the last.
+    assert!(own[0] + 6000 >= others[others.len() / 2], "{own:?}");
+}
