@@ -80,7 +80,8 @@ local function read_epoch(key, classes)
   end
   clear()
   local length = redis.pcall('HLEN', key)
-  local fields = type(length) == 'number' and length <= most_bins * #classes and redis.pcall('HGETALL', key) or { err = '' }
+  local is_read = type(length) == 'number' and length <= most_bins * #classes
+  local fields = is_read and redis.pcall('HGETALL', key) or { err = '' }
   for at = 1, #fields, 2 do
     local class, name = class_and_name(fields[at])
     local bin, count = whole(name), whole(fields[at + 1])

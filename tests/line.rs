@@ -496,8 +496,8 @@ async fn the_class_of_a_newcomer_follows_from_the_header_of_a_trusted_proxy() {
     assert_eq!(waiting(&alone)[1], 1, "{:?}", alone.line().classes);
 }
 
-/// Real servers on a real Redis: a class with four times the weight gets four times the seats. The class is a claim of a
-/// verified token, or a header.
+/// Real servers on a real Redis: a class with four times the weight gets four times the seats. Its newcomers have a
+/// claim in a verified token, or a header.
 #[test]
 #[allow(clippy::disallowed_methods)] // Real servers are asked in real time.
 fn real_servers_call_classes_by_their_weights() {

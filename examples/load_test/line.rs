@@ -29,6 +29,9 @@ const AFTER_LOSS: Duration = Duration::from_secs(1);
 /// The shortest run: without a line, players come back after 15 to 45 seconds.
 const LEAST_DURATION: Duration = Duration::from_secs(60);
 
+/// The shortest run in which the order is seen.
+const LEAST_TO_CHECK: Duration = Duration::from_secs(240);
+
 /// One player's way in. Times are seconds since the first player came.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Way {
@@ -56,7 +59,7 @@ struct Report {
     tau: f64,
     requests_per_player: f64,
     lost: u32,
-    redis_commands_per_server_and_second: Option<f64>,
+    redis_scripts_per_server_and_second: Option<f64>,
     ways: Vec<Way>,
 }
 
@@ -66,10 +69,13 @@ pub async fn measure(options: &Options) -> Result<bool, LoadTestError> {
     if duration < LEAST_DURATION {
         return Err(LoadTestError::LineTooShort { found: duration, least: LEAST_DURATION });
     }
+    if options.check && duration < LEAST_TO_CHECK {
+        return Err(LoadTestError::LineTooShortToCheck);
+    }
     let per_minute = (options.max_active_users as f64 * 60.0 / duration.mul_f64(ALL_IN).as_secs_f64()).ceil() as u64;
     println!(
-        "seed {} · N {} servers · {} players come within {:.0?}, for {per_minute} seats a minute · {duration:?} without \
-         a line and as long with one",
+        "seed {} · N {} servers · {} players come within {:.0?}, for {per_minute} seats a minute · {duration:?} \
+         without a line and as long with one",
         options.seed,
         options.servers,
         options.max_active_users,
@@ -88,8 +94,10 @@ pub async fn measure(options: &Options) -> Result<bool, LoadTestError> {
     let is_fair = reports[1].tau >= LEAST_TAU;
     let all_in = reports[1].came_in == reports[1].players;
     let mark = |kept| if kept { "kept  " } else { "BROKEN" };
-    println!("  {}  in order of coming: tau {:.3}, at least {LEAST_TAU}", mark(is_fair), reports[1].tau);
-    println!("  {}  {} of {} came in", mark(all_in), reports[1].came_in, reports[1].players);
+    if duration >= LEAST_TO_CHECK {
+        println!("  {}  in order of coming: tau {:.3}, at least {LEAST_TAU}", mark(is_fair), reports[1].tau);
+        println!("  {}  {} of {} came in", mark(all_in), reports[1].came_in, reports[1].players);
+    }
     Ok(!options.check || (is_fair && all_in))
 }
 
@@ -104,7 +112,7 @@ async fn play(options: &Options, per_minute: u64, has_line: bool) -> Result<Repo
     };
     let bar = progress_bar(options, has_line);
     let fleet = Fleet::start_in_real_time(options, redis.as_ref(), per_minute, has_line).await?;
-    let before = commands(meter.as_mut()).await;
+    let before = scripts(meter.as_mut()).await;
     let begun = Instant::now();
     let door = Arc::new(Door { client: Client::new(&fleet.addresses()), begun, ends: options.duration });
     let mut rng = fastrand::Rng::with_seed(options.seed);
@@ -121,16 +129,16 @@ async fn play(options: &Options, per_minute: u64, has_line: bool) -> Result<Repo
         })
         .collect();
     let ways = join_all(players).await.into_iter().map(|way| way.expect("a player does not panic")).collect();
-    let after = commands(meter.as_mut()).await;
+    let after = scripts(meter.as_mut()).await;
     bar.finish_and_clear();
     let seconds = begun.elapsed().as_secs_f64() * f64::from(options.servers);
     fleet.stop().await;
-    let commands = before.zip(after).map(|(before, after)| after.saturating_sub(before) as f64 / seconds);
-    Ok(Report::of(has_line, ways, commands))
+    let scripts = before.zip(after).map(|(before, after)| after.saturating_sub(before) as f64 / seconds);
+    Ok(Report::of(has_line, ways, scripts))
 }
 
-async fn commands(meter: Option<&mut Meter>) -> Option<u64> {
-    Some(meter?.read().await.ok()?.commands)
+async fn scripts(meter: Option<&mut Meter>) -> Option<u64> {
+    Some(meter?.read().await.ok()?.scripts)
 }
 
 /// The way to the servers, for all players.
@@ -172,7 +180,7 @@ impl Door {
 }
 
 impl Report {
-    fn of(has_line: bool, ways: Vec<Way>, redis_commands_per_server_and_second: Option<f64>) -> Self {
+    fn of(has_line: bool, ways: Vec<Way>, redis_scripts_per_server_and_second: Option<f64>) -> Self {
         let refused: Vec<_> = ways.iter().filter(|way| way.refused > 0).collect();
         let waited: Vec<_> = refused.iter().filter_map(|way| Some((way.came, way.came_in?))).collect();
         let mut waits: Vec<_> = waited.iter().map(|(came, came_in)| came_in - came).collect();
@@ -190,7 +198,7 @@ impl Report {
             tau: kendall(&waited),
             requests_per_player: ways.iter().map(|way| f64::from(way.requests)).sum::<f64>() / ways.len() as f64,
             lost: ways.iter().map(|way| way.lost).sum(),
-            redis_commands_per_server_and_second,
+            redis_scripts_per_server_and_second,
             ways,
         }
     }
@@ -212,8 +220,8 @@ fn table(reports: &[Report]) -> String {
     let row = |name: &str, of: &dyn Fn(&Report) -> String| {
         format!("{name:<38} {:>14} {:>14}\n", of(&reports[0]), of(&reports[1]))
     };
-    let commands = |report: &Report| {
-        report.redis_commands_per_server_and_second.map_or("-".to_owned(), |commands| format!("{commands:.1}"))
+    let scripts = |report: &Report| {
+        report.redis_scripts_per_server_and_second.map_or("-".to_owned(), |scripts| format!("{scripts:.1}"))
     };
     [
         row("", &|report| if report.has_line { "with a line" } else { "without" }.to_owned()),
@@ -225,7 +233,7 @@ fn table(reports: &[Report]) -> String {
         row("order of coming in (Kendall's tau)", &|report| format!("{:.3}", report.tau)),
         row("requests per player", &|report| format!("{:.1}", report.requests_per_player)),
         row("requests lost", &|report| report.lost.to_string()),
-        row("Redis commands a server and second", &commands),
+        row("Redis scripts a server and second", &scripts),
     ]
     .concat()
 }

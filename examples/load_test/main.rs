@@ -47,6 +47,11 @@ enum LoadTestError {
     NothingToRun,
     #[error("--duration is {found:?}; --line needs at least {least:?}, because players wait for real seconds")]
     LineTooShort { found: Duration, least: Duration },
+    #[error(
+        "--line --check needs --duration 4m or more: in a shorter line, the five seconds between two requests of a \
+         player hide the order"
+    )]
+    LineTooShortToCheck,
     #[error("--check is about headcount: run it with --strategy headcount or all")]
     NothingToCheck,
 }

@@ -83,7 +83,8 @@ pub struct Options {
     /// Measure the line instead: who waits how long, with and without it. X players come within the first quarter of
     /// --duration, and seats become free evenly, so that all are in at nine tenths of it. This takes twice --duration,
     /// and is not scaled: players wait for whole seconds. The JSON file and the plot are line.json and line.svg. With
-    /// --check, exit with 1 unless the line was fair (Kendall's tau at least 0.95) and everybody came in.
+    /// --check, which needs --duration 4m, exit with 1 unless the line was fair (Kendall's tau at least 0.95) and
+    /// everybody came in.
     #[arg(long, conflicts_with_all = ["strategy", "window", "quick", "contention", "crowd", "roaming", "skew"])]
     pub line: bool,
 

@@ -255,6 +255,7 @@ async fn sample(mut meter: Option<Meter>, events: Sender<Event>) {
         let first = first.get_or_insert(traffic);
         let traffic = Traffic {
             commands: traffic.commands.saturating_sub(first.commands),
+            scripts: traffic.scripts.saturating_sub(first.scripts),
             bytes: traffic.bytes.saturating_sub(first.bytes),
         };
         if events.send(Event::Sample(traffic)).is_err() {

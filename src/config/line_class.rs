@@ -44,11 +44,11 @@ pub struct LineClass {
     /// The name: 1 to 64 of the characters `A-Z a-z 0-9 - _ .`.
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a name", "such_as" = "\"subscribers\"")))]
     pub name: String,
-    /// The newcomers of the class: users with a claim in their verified token (`[token.jwt]`), or requests with a header. A
-    /// header counts only if the request comes from one of `server.trusted_proxies`. The proxy must set or remove it in
-    /// each request, because clients can send it, too. A claim whose value is a list matches by one of its entries. A
-    /// class without `match` is that of all others; without such a section, it is named `default` and
-    /// has the weight 1.
+    /// The newcomers of the class: users with a claim in their verified token (`[token.jwt]`), or requests with a
+    /// header. A header counts only if the request comes from one of `server.trusted_proxies`. The proxy must set or
+    /// remove it in each request, because clients can send it, too. A claim whose value is a list matches by one of its
+    /// entries. A class without `match` is that of all others; without such a section, it is named `default` and has
+    /// the weight 1.
     #[serde(rename = "match", default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "server",

@@ -4,7 +4,7 @@
 //! that were taken, then waiters who come late would make the others come later still.
 //!
 //! Active users are forgotten when a slot of the window ends. So most seats become free at these *turns*, unless the
-//! number of newcomers in a minute is bounded. A waiter who is called at a turn is not called in the middle between two.
+//! number of newcomers in a minute is bounded. Where they do, a wait ends with a turn.
 
 use super::ClassView;
 use crate::time::Timestamp;

@@ -20,6 +20,7 @@ pub fn draw(reports: &[Report], options: &Options, file: &Path) -> Result<(), Pl
     );
     let area = area.titled(&title, ("sans-serif", 24).into_font().color(&INK))?;
     let (upper, lower) = area.split_vertically(430);
+    let whole = |number: &f64| format!("{number:.0}");
     let longest = options.duration.as_secs_f64();
     for (report, area) in reports.iter().zip(upper.split_evenly((1, reports.len()))) {
         let caption = format!("{}: tau {:.3}", name(report), report.tau);
@@ -31,6 +32,8 @@ pub fn draw(reports: &[Report], options: &Options, file: &Path) -> Result<(), Pl
             .build_cartesian_2d(0.0..longest * super::COME, 0.0..longest)?;
         chart
             .configure_mesh()
+            .x_label_formatter(&whole)
+            .y_label_formatter(&whole)
             .x_desc("came, in seconds")
             .y_desc("waited, in seconds")
             .light_line_style(WHITE)
@@ -46,6 +49,8 @@ pub fn draw(reports: &[Report], options: &Options, file: &Path) -> Result<(), Pl
         .build_cartesian_2d(0.0..longest, 0.0..100.0)?;
     chart
         .configure_mesh()
+        .x_label_formatter(&whole)
+        .y_label_formatter(&whole)
         .x_desc("waited, in seconds")
         .y_desc("percent of all players")
         .light_line_style(WHITE)

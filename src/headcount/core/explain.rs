@@ -32,8 +32,8 @@ pub(crate) struct Placed {
 }
 
 impl Core {
-    /// Returns what [`decide`](Self::decide) would answer now. Without a user, the answer is that for a newcomer. Without
-    /// a class, it is that of the ticket.
+    /// Returns what [`decide`](Self::decide) would answer now. Without a user, the answer is that for a newcomer.
+    /// Without a class, it is that of the ticket.
     pub(crate) fn weigh(&self, user: Option<&User<'_>>, class: Option<Class>, ticket: Option<&[u8]>) -> Weighed {
         let state = self.state.read();
         let seen_in = user.map(|user| self.minutes_of(user, &state)).unwrap_or_default();
