@@ -139,6 +139,8 @@ pub(crate) struct ClassFigures {
     pub(crate) waits: Option<(Duration, Duration)>,
     /// The expected wait of a newcomer who arrives now.
     pub(crate) eta: Option<Eta>,
+    /// The most requests that the waiters send in a second if they come back when they are told to.
+    pub(crate) polls_per_second: f64,
 }
 
 /// Those who wait, and how fast they come in: at this server, or in the whole fleet while the store counts them.
@@ -465,6 +467,21 @@ impl Line {
         eta.map_or(unknown, |eta| eta.estimate / 4).clamp(shortest, longest)
     }
 
+    /// Returns the most requests that the waiters of a class send in a second. Of those between two points, each one
+    /// comes as often as the first.
+    fn polls_per_second(&self, class: &ClassState, now: Timestamp) -> f64 {
+        let (view, (shortest, longest)) = (&class.view, POLL_AFTER);
+        let (mut polls, mut before) = (view.called as f64 / CALLED_POLL_AFTER.as_secs_f64(), 0);
+        for &(_, arrived) in &view.points {
+            let first = view.called.saturating_add(before).saturating_add(1);
+            let eta = class.pace.eta([first; 3], view, now, self.slot_length);
+            let after = eta.map_or(shortest, |eta| eta.estimate / 4).clamp(shortest, longest);
+            polls += arrived.saturating_sub(before) as f64 / after.as_secs_f64();
+            before = arrived;
+        }
+        polls
+    }
+
     /// Returns the figures of the line.
     pub(crate) fn figures(&self, now: Timestamp) -> LineFigures {
         let eta = |class| self.look_up(&Comer::arrives(Place::of_arrival(now, 999), class), now).1;
@@ -473,6 +490,7 @@ impl Line {
             served_per_second: class.pace.served_per_second(),
             waits: class.view.waits(now),
             eta: eta(Class(at as u8)),
+            polls_per_second: self.polls_per_second(class, now),
         };
         let classes: Vec<_> = self.classes.iter().enumerate().map(figures).collect();
         let view = ClassView::together(self.classes.iter().map(|class| &class.view));
@@ -481,6 +499,7 @@ impl Line {
             view,
             served_per_second: self.pace.served_per_second(),
             eta: eta(Class::FIRST),
+            polls_per_second: classes.iter().map(|class| class.polls_per_second).sum(),
         };
         LineFigures { is_shared: self.is_shared(now), all, classes }
     }

@@ -43,6 +43,10 @@ pub struct LineStatus {
     /// The time that a newcomer who arrives now is expected to wait, in seconds; null while it is unknown. It is that
     /// of the first class.
     pub estimated_wait_seconds: Option<u64>,
+    /// The most requests that the waiters send in a second, if they come back when they are told to: those who are
+    /// called after two seconds, the others after a quarter of the expected wait, which is at least 5 and at most 60
+    /// seconds.
+    pub requests_per_second_at_most: f64,
     /// The classes; the first one is of those who are in no other. Empty without `[[line.class]]`.
     pub classes: Vec<LineClassStatus>,
     /// The tickets checked, by result.
@@ -203,7 +207,7 @@ impl LineStatus {
     /// Returns the status of the line; `None` if newcomers do not wait in a line.
     pub(super) fn of(core: &Core) -> Option<Self> {
         let LineFigures { is_shared, all, classes } = core.line_figures()?;
-        let ClassFigures { view, served_per_second, waits, eta } = all;
+        let ClassFigures { view, served_per_second, waits, eta, polls_per_second } = all;
         let ClassView { mark, called, waiting, served, left, .. } = view;
         let [valid, expired, forged] = core.ticket_checks();
         let has_classes = core.settings.line_classes.is_configured();
@@ -220,6 +224,7 @@ impl LineStatus {
             longest_wait_seconds: waits.map(|(longest, _)| longest.as_secs()),
             median_wait_seconds: waits.map(|(_, median)| median.as_secs()),
             estimated_wait_seconds: eta.map(|eta| eta.estimate.as_secs()),
+            requests_per_second_at_most: polls_per_second,
             classes,
             tickets: TicketChecks { valid, expired, forged },
             openings: OpeningStatus::all(core),
@@ -229,7 +234,7 @@ impl LineStatus {
 
 impl LineClassStatus {
     fn of(class: Class, figures: ClassFigures, core: &Core) -> Self {
-        let ClassFigures { view, served_per_second, waits, eta } = figures;
+        let ClassFigures { view, served_per_second, waits, eta, .. } = figures;
         let ClassView { mark, called, waiting, served, left, .. } = view;
         Self {
             name: core.settings.line_classes.name(class).to_owned(),

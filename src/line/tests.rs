@@ -503,3 +503,23 @@ fn ten_tokens_are_ten_places_and_none_of_them_is_sooner() {
     // The first of ten is the one that happens to poll first, five seconds before the last.
     assert!(own[0] + 6000 >= others[others.len() / 2], "{own:?}");
 }
+
+/// However large the crowd is, a waiter behind many asks once a minute.
+#[test]
+fn the_longer_the_line_the_fewer_requests_does_each_waiter_send() {
+    let mut most_of_each = f64::INFINITY;
+    for crowd in [2_000, 10_000, 50_000] {
+        let mut play = Play::new(13);
+        play.arrive(crowd, (0, 20_000), 1e12, 0.0);
+        play.until(0, MINUTE, 10.0);
+        let before = play.polls;
+        let most = play.line.figures(at(MINUTE)).all.polls_per_second;
+        play.until(MINUTE, MINUTE + 10_000, 10.0);
+        let polls = (play.polls - before) as f64 / 10.0;
+        println!("{crowd} wait: {polls:.0} requests a second, at most {most:.0}");
+        assert!(polls <= 1.1 * most, "{polls} requests a second, not {most}");
+        assert!(most / crowd as f64 <= most_of_each);
+        most_of_each = most / crowd as f64;
+    }
+    assert!(most_of_each < 0.04, "{most_of_each}");
+}

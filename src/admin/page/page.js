@@ -320,7 +320,7 @@ function facts() {
     rows.splice(2, 0,
       ['Openings', openings.join('; ') || 'none'],
       ['Line', line.waiting === 0 ? `nobody waits${whose}` : `${number(line.waiting)} wait${whose}, ${number(line.called)} of them called${waits}`],
-      ['Pace of the line', `${pace}${abandoned}`],
+      ['Pace of the line', `${pace}${abandoned}; the waiters send at most ${number(Math.ceil(line.requests_per_second_at_most))} requests a second`],
       ['Called so far', line.mark === null ? 'nobody' : `who came until ${time(line.mark, 1)}`],
       ...classes);
   }
