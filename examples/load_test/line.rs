@@ -32,7 +32,7 @@ const LEAST_DURATION: Duration = Duration::from_secs(60);
 /// The shortest run in which the order is seen.
 const LEAST_TO_CHECK: Duration = Duration::from_secs(240);
 
-/// One player's way in. Times are seconds since the first player came.
+/// One player's way in. Times are seconds since the run began.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Way {
     came: f64,
@@ -226,7 +226,7 @@ fn table(reports: &[Report]) -> String {
     [
         row("", &|report| if report.has_line { "with a line" } else { "without" }.to_owned()),
         row("came in", &|report| format!("{} of {}", report.came_in, report.players)),
-        row("refused at first", &|report| report.refused.to_string()),
+        row("refused at least once", &|report| report.refused.to_string()),
         row("wait: median", &|report| format!("{:.0} s", report.wait_seconds_median)),
         row("wait: 99 %", &|report| format!("{:.0} s", report.wait_seconds_p99)),
         row("wait: longest", &|report| format!("{:.0} s", report.wait_seconds_longest)),

@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 /// The length of a turn of a class with weight 1.
 const TURN: u64 = 1 << 20;
 
-/// No class is this much behind the others.
+/// The sum of the turns of a class is at most this, so that nobody who writes to the store can starve a class.
 const MOST_TURNS: u64 = 1 << 32;
 
 /// At least one of this many calls is divided by itself. So a call of thousands does not take long.
