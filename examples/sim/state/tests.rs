@@ -236,4 +236,5 @@ fn the_fingerprint_covers_all_that_is_played() {
     let listed: BTreeSet<_> = SOURCES.iter().map(|(path, _)| path.to_string()).collect();
     let missing: Vec<_> = sources.difference(&listed).collect();
     assert!(missing.is_empty(), "add to SOURCES in examples/sim/state.rs: {missing:?}");
+    assert_eq!(listed.len(), SOURCES.len(), "SOURCES names a file twice");
 }
