@@ -154,6 +154,8 @@ pub(crate) struct Line {
     counted: Counted,
     /// What the store has not been told.
     untold: BTreeMap<Cell, i64>,
+    /// Whether the store has answered the last request.
+    is_answered: bool,
     /// When the store last called waiters, if it ever did.
     store_called_at: Option<Timestamp>,
     /// Whether all newcomers may take seats.
@@ -274,6 +276,7 @@ impl Line {
             own: Classes::new(weights),
             counted: Counted::default(),
             untold: BTreeMap::new(),
+            is_answered: true,
             store_called_at: None,
             is_open: true,
             classes: weights.iter().map(|_| ClassState::default()).collect(),
@@ -326,10 +329,11 @@ impl Line {
         self.classes.iter_mut().for_each(|class| class.pace = Pace::default());
     }
 
-    /// Returns what to tell the store.
+    /// Returns what to tell the store. A store that has not answered is only asked: what it is told may be lost.
     pub(crate) fn take_request(&mut self, now: Timestamp) -> LineRequest {
+        let most = if std::mem::replace(&mut self.is_answered, false) { MOST_CHANGES } else { 0 };
         let mut changes = Vec::new();
-        while changes.len() < MOST_CHANGES
+        while changes.len() < most
             && let Some((cell, by)) = self.untold.pop_first()
         {
             if by != 0 {
@@ -339,16 +343,21 @@ impl Line {
         let mut arrivals = Vec::new();
         let mut classes = Vec::new();
         for (at, (class, weight)) in self.classes.iter_mut().zip(self.own.weights()).enumerate() {
-            let taken = class.untold_arrivals.take(MOST_CHANGES - arrivals.len());
+            let taken = class.untold_arrivals.take(most - arrivals.len());
             arrivals.extend(taken.into_iter().map(|(part, by)| LineArrivals { class: at as u8, part, by }));
             if class.told_mark > end_of_part(now.as_micros()) {
                 // The clock has gone back.
                 class.told_mark = 0;
             }
-            let served = std::mem::take(&mut class.untold_served);
+            let served = if most > 0 { std::mem::take(&mut class.untold_served) } else { 0 };
             classes.push(LineOfClass { weight, served, mark: class.told_mark });
         }
         LineRequest { id: 0, classes, changes, arrivals, epoch: epoch_of(now), gathers: false }
+    }
+
+    /// Notes that the store has answered.
+    pub(crate) fn answered(&mut self) {
+        self.is_answered = true;
     }
 
     /// Reads what the store knows of the line, if it called waiters lately.

@@ -10,13 +10,17 @@ use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::routing::get;
 use headcount::config::{Carrier, LineClass};
+use headcount::round::{Identity, Reply, Request as StoreRequest};
 use headcount::time::{Clock, ManualClock, SystemClock, Timestamp};
-use headcount::{Builder, FilterStore, Headcount, LineStatus, MemoryStore, OpeningOrder, OpeningState, Worker};
+use headcount::{
+    Builder, FilterStore, Headcount, LineStatus, MemoryStore, OpeningOrder, OpeningState, StoreError, Worker,
+};
 use hmac::{Hmac, KeyInit, Mac};
 use node::{Node, settle};
 use sha2::{Digest, Sha256};
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use support::{Redis, Server, wait_for};
 use tower::ServiceExt;
@@ -322,6 +326,75 @@ async fn waiters_at_several_servers_have_one_line() {
         println!("{servers} servers, {loses} lose their tickets: {} served, τ {tau:.3}, {line:?}", fleet.served.len());
         assert!(tau >= 0.95, "{servers} servers: τ {tau:.3}");
         assert!(fleet.served.len() as f64 > 3400.0 * (1.0 - loses), "{} served", fleet.served.len());
+    }
+}
+
+/// A store that can be cut off.
+#[derive(Clone)]
+struct Cut {
+    store: MemoryStore,
+    is_away: Arc<AtomicBool>,
+}
+
+impl FilterStore for Cut {
+    fn name(&self) -> &'static str {
+        "cut"
+    }
+
+    async fn exchange(&self, who: &Identity, asked: StoreRequest, within: Duration) -> Result<Reply, StoreError> {
+        if self.is_away.load(Relaxed) {
+            return Err(StoreError::unavailable("cut off"));
+        }
+        self.store.exchange(who, asked, within).await
+    }
+}
+
+/// What happens to the store while two thousand wait.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fate {
+    Flush,
+    /// A replica takes over that lacks the last five seconds.
+    Failover,
+    /// For a minute.
+    Outage,
+}
+
+#[tokio::test]
+async fn a_line_outlives_what_happens_to_the_store() {
+    for fate in [Fate::Flush, Fate::Failover, Fate::Outage] {
+        let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+        let store = MemoryStore::with_clock(Arc::clone(&clock));
+        let cut = Cut { store: store.clone(), is_away: Arc::default() };
+        let mut fleet = Fleet::start(5, clock, || cut.clone(), 3).await;
+        fleet.pass(Duration::from_secs(10)).await;
+        // Ten seats a second become free, and thirty clients come a second.
+        fleet.arrive(3600, Duration::from_secs(120), 0.0);
+        let mut mark = Timestamp::default();
+        let mut before = store.backup();
+        for second in 0..480 {
+            match (fate, second) {
+                (_, 95) => before = store.backup(),
+                (Fate::Flush, 100) => store.flush(),
+                (Fate::Failover, 100) => store.restore(&before),
+                (Fate::Outage, 100 | 160) => cut.is_away.store(second == 100, Relaxed),
+                _ => {}
+            }
+            fleet.pass(Duration::from_secs(1)).await;
+            let lines = fleet.nodes.iter().filter_map(|node| node.headcount.status().line);
+            let marks: Vec<_> = lines.filter_map(|line| line.mark).collect();
+            let newest = marks.iter().max().copied().unwrap_or(mark);
+            let goes_back = newest.plus(Duration::from_secs(1)) < mark;
+            assert!(!goes_back || fate == Fate::Outage, "{fate:?}, {second} s: from {mark} back to {marks:?}");
+            if fate == Fate::Outage && second == 130 {
+                let line = fleet.nodes[0].headcount.status().line.unwrap();
+                assert!(!line.is_shared, "each server serves its own: {line:?}");
+            }
+            mark = newest;
+        }
+        let (tau, line) = (fleet.tau(), fleet.nodes[0].headcount.status().line.unwrap());
+        println!("{fate:?}: {} served, {} left, τ {tau:.3}, {line:?}", fleet.served.len(), fleet.clients.len());
+        assert!(line.is_shared && tau >= 0.95, "{fate:?}: τ {tau:.3}");
+        assert!(fleet.clients.is_empty(), "{fate:?}: {} still wait", fleet.clients.len());
     }
 }
 

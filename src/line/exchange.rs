@@ -1,7 +1,8 @@
 //! What a server tells the store about the waiters who came to it, and what it learns.
 
 /// What a server has to say about the line since its last beat. It is said once: if the request is lost, the waiters in
-/// it count again with their next poll, and vanish with their epoch.
+/// it count again with their next poll, and vanish with their epoch. Until the store answers again, requests have no
+/// changes and no arrivals; what happens meanwhile is said after that.
 ///
 /// ```
 /// use headcount::round::{LineArrivals, LineChange, LineOfClass, LineRequest};

@@ -262,9 +262,7 @@ impl Round {
         let gained = self.core.active_users() - before;
         self.coverage.count_foreign_newcomers(gained);
         self.read_seats(seats, has_read_all, now);
-        if let Some(view) = line {
-            self.core.read_line(view);
-        }
+        self.core.read_line(line);
     }
 
     /// Returns whether this server has now read everything that was in the log.

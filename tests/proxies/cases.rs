@@ -20,7 +20,7 @@ pub struct Case {
     pub play: fn(&Handle, Kind),
 }
 
-pub const CASES: [Case; 44] = [
+pub const CASES: [Case; 45] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -49,6 +49,7 @@ pub const CASES: [Case; 44] = [
     Case { name: "no_pass_for_a_shared_cache", play: no_pass_for_a_shared_cache },
     Case { name: "a_ticket_both_ways", play: a_ticket_both_ways },
     Case { name: "a_ticket_as_a_cookie", play: a_ticket_as_a_cookie },
+    Case { name: "a_class_by_a_header", play: a_class_by_a_header },
     Case { name: "before_an_opening", play: before_an_opening },
     Case { name: "full_without_exempt_paths", play: full_without_exempt_paths },
     Case { name: "headcounts_headers_cannot_be_set_by_a_client", play: headcounts_headers_cannot_be_set_by_a_client },
@@ -516,6 +517,24 @@ fn a_ticket_both_ways(runtime: &Handle, kind: Kind) {
     stack.app.arrived();
     assert_eq!(stack.ask("GET", "/play", "alice", &shown, b"").status, 200);
     assert_eq!(stack.app.arrived()[0].header("x-headcount-ticket"), "", "the application needs no tickets");
+}
+
+/// The proxy sets the header for some paths, and removes it from all others.
+fn a_class_by_a_header(runtime: &Handle, kind: Kind) {
+    let class = "[[line.class]]\nname = 'subscribers'\nmatch = 'header:X-Plan=premium'\nweight = 4\n";
+    let rules = format!("{ONE_SEAT}[line]\nenabled = true\n{class}");
+    let stack = Stack::start_ruled(runtime, kind, WhenSilent::Patient, &rules);
+    assert_eq!(stack.get("/play", "alice").status, 200);
+    let claims = [("X-Plan", "premium")];
+    assert_eq!(stack.ask("GET", "/premium/play", "bob", &[], b"").status, 429);
+    assert_eq!(stack.ask("GET", "/premium/play", "carol", &claims, b"").status, 429);
+    assert_eq!(stack.ask("GET", "/play", "mallory", &claims, b"").status, 429);
+    wait_for("one newcomer and two subscribers", || {
+        let classes = stack.headcount.status()["line"]["classes"].clone();
+        let waiting: Vec<_> = classes.as_array()?.iter().map(|class| (&class["name"], &class["waiting"])).collect();
+        (waiting == [(&"default".into(), &1.into()), (&"subscribers".into(), &2.into())]).then_some(())
+    });
+    assert!(stack.app.arrived().iter().all(|request| request.header("authorization") == "Bearer alice"));
 }
 
 fn before_an_opening(runtime: &Handle, kind: Kind) {

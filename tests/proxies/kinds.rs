@@ -80,12 +80,17 @@ impl Kind {
                 let one = "server 127.0.0.1:7070 max_fails=0;";
                 let mut own = vec![("listen 80;", listen.as_str()), (one, &several)];
                 own.extend(named.iter().map(|(more, line)| (line.as_str(), more.as_str())));
+                // As the guide says of a class of the line.
+                own.push((
+                    "proxy_pass_request_headers off;",
+                    "proxy_pass_request_headers off; proxy_set_header X-Plan $plan;",
+                ));
                 let text = put_in(&recipe, &own, &usual[1..], when, &closed, &patient);
                 let (here, temporary) = (directory.display(), temporary(directory));
                 let main = format!(
                     "user root; daemon off; master_process off; pid {here}/nginx.pid; error_log stderr;\n\
                      events {{ worker_connections 8192; }}\n\
-                     http {{ access_log off;\n{temporary}{text}}}\n"
+                     http {{ access_log off;\nmap $request_uri $plan {{ ~^/premium/ premium; }}\n{temporary}{text}}}\n"
                 );
                 fs::write(&file, main).unwrap();
                 let mut command = Command::new("nginx");
@@ -104,6 +109,7 @@ impl Kind {
                 let own = [
                     ("\n:80 {\n", &*site(at)),
                     ("\troute {\n", FORBIDDEN_BYTE),
+                    ("\t\tforward_auth ", OWN_CLASS),
                     ("reverse_proxy 127.0.0.1:8080 {\n", "reverse_proxy 127.0.0.1:8080 {\nheader_up -X-Odd\n"),
                 ];
                 let text = put_in(&recipe, &own, &usual, when, &closed, &patient);
@@ -142,6 +148,9 @@ impl Kind {
                     // As the recipe says of another header with the token.
                     ("{ \":path\", \"authorization\" }", "{ \":path\", \"authorization\", \"x-api-key\" }"),
                     ("- exact: authorization", "- exact: authorization\n                          - exact: x-api-key"),
+                    // As the guide says of a class of the line.
+                    ("- exact: accept\n", "- exact: accept\n                          - exact: x-plan\n"),
+                    (SET_BY_ENVOY, &format!("headers:remove(\"x-plan\") {SET_X_PLAN} {SET_BY_ENVOY}")),
                 ];
                 let text = put_in(&recipe, &own, &[], when, &closed, &patient);
                 let admin = format!("admin: {{ address: {{ pipe: {{ path: {} }} }} }}\n", admin(directory).display());
@@ -164,12 +173,16 @@ impl Kind {
                 let listen = format!("bind {at}");
                 let script = directory.join("headcount.lua").display().to_string();
                 let gate = format!("abns@headcount-{}", at.port());
-                let own =
-                    [("bind :80", listen.as_str()), ("/etc/haproxy/headcount.lua", &script), ("abns@headcount", &gate)];
+                let own = [
+                    ("bind :80", listen.as_str()),
+                    ("/etc/haproxy/headcount.lua", &script),
+                    ("abns@headcount", &gate),
+                    ("    http-request lua.headcount", SET_BY_HAPROXY),
+                ];
                 let mut lua = recipe_of("haproxy-lua").replace("abns@headcount", &gate);
                 let named = r#"FORWARDED = { "authorization", "#;
                 assert!(lua.contains(named), "the recipe has no {named:?}");
-                lua = lua.replace(named, &format!("{named}\"x-api-key\", "));
+                lua = lua.replace(named, &format!("{named}\"x-api-key\", \"x-plan\", "));
                 if when == WhenSilent::Patient {
                     lua = lua.replace("timeout = 6000 ", "timeout = 20000 ");
                 }
@@ -195,6 +208,19 @@ const FORBIDDEN_BYTE: &str = "\troute {
 \t\trequest_header @odd X-Odd \"a\u{1}b\"
 \t\trequest_header -X-Forbidden-Byte
 ";
+
+/// What the guide says of a class of the line.
+const OWN_CLASS: &str = "
+\t\t@premium path /premium/*
+\t\trequest_header -X-Plan
+\t\trequest_header @premium X-Plan premium
+\t\tforward_auth ";
+
+const SET_BY_HAPROXY: &str = "    http-request del-header X-Plan
+    http-request set-header X-Plan premium if { path_beg /premium/ }
+    http-request lua.headcount";
+const SET_BY_ENVOY: &str = "headers:remove(\"x-original-upgrade\")";
+const SET_X_PLAN: &str = "if headers:get(\":path\"):find(\"^/premium/\") then headers:add(\"x-plan\", \"premium\") end";
 
 /// The socket of Envoy's admin interface.
 fn admin(directory: &Path) -> PathBuf {

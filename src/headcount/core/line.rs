@@ -172,10 +172,15 @@ impl Core {
         Some(LineRequest { id, gathers, ..self.line.change(|line| line.take_request(now)) })
     }
 
-    /// Reads what the store knows of the line.
-    pub(crate) fn read_line(&self, view: LineView) {
+    /// Reads the store's answer: what it knows of the line, if it called waiters lately.
+    pub(crate) fn read_line(&self, view: Option<LineView>) {
         let now = self.time.now();
-        self.line.change(|line| line.read(view, now));
+        self.line.change(|line| {
+            line.answered();
+            if let Some(view) = view {
+                line.read(view, now);
+            }
+        });
     }
 
     /// Returns the figures of the line; `None` if newcomers do not wait in a line.
