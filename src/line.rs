@@ -52,6 +52,9 @@ const STORE_SILENT_FOR: Duration = Duration::from_secs(3);
 /// A waiter polls a quarter of the expected wait after the last poll, but after at least and at most these.
 const POLL_AFTER: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
+/// How far the clocks of two servers may be apart.
+const JUST_BEFORE: Duration = Duration::from_millis(200);
+
 /// A waiter who is called and finds no seat at this server polls after this time.
 const CALLED_POLL_AFTER: Duration = Duration::from_secs(2);
 
@@ -225,9 +228,9 @@ impl Waiter {
         self.poll_due().plus(Duration::from_secs(u64::from(self.retry_after / 4) + 5))
     }
 
-    /// Returns whether so little of the time to wait has passed that a poll changes nothing.
+    /// Returns whether this waiter asks before its time: then a poll changes nothing.
     fn is_early(&self, now: Timestamp) -> bool {
-        now < self.polled().plus(Duration::from_secs(self.retry_after.into()) / 2)
+        now.plus(JUST_BEFORE) < self.poll_due()
     }
 }
 
@@ -249,6 +252,12 @@ impl Comer {
             waiter.place = self.place;
         }
         self
+    }
+
+    /// Returns whether this newcomer shows a ticket before its time. Then it does not come in: those who ask each
+    /// second would come in before others who arrived with them.
+    pub(crate) fn is_early(&self, now: Timestamp) -> bool {
+        self.waiter.is_some_and(|waiter| waiter.is_early(now))
     }
 
     /// Returns two numbers. The first is the same if the newcomer shows the same counted ticket again, and for each of

@@ -46,7 +46,7 @@ pub enum Reason {
     NoRoom,
     /// There is room, but this server holds no free seat at the moment.
     NoSeatHere,
-    /// Seats are free, and the line calls others first.
+    /// Seats are free, and the line calls others first, or the user asks before the time in its ticket.
     NotCalled,
     /// As many newcomers as `newcomers_per_minute` were admitted.
     NewcomersPerMinute,
@@ -86,7 +86,9 @@ impl Reason {
             Self::OverrideThrottling => "An operator's override admits no newcomers.",
             Self::NoRoom => "The user is a newcomer, and there is no room.",
             Self::NoSeatHere => "There is room, but this server holds no free seat at the moment.",
-            Self::NotCalled => "Seats are free, but others have waited longer: the line calls them first.",
+            Self::NotCalled => {
+                "Seats are free, but others have waited longer, or the user asks before the time in its ticket."
+            }
             Self::NewcomersPerMinute => "As many newcomers as newcomers_per_minute allows were admitted.",
             Self::NotResumed => {
                 "There was no room, and admission.refill is \"after-resume\": nobody is admitted until enough users \

@@ -127,12 +127,14 @@ async fn a_ticket_keeps_its_place_and_newcomers_stand_behind_it() {
         let answer = asks(&server.app, "mallory", &[("x-headcount-ticket", shown)]).await;
         assert_eq!(answer.status, 429, "{shown}");
     }
-    server.pass(Duration::from_millis(500));
-    assert_eq!(asks(&server.app, "alice", &[("x-headcount-ticket", &ticket)]).await.status, 200);
+    let shows = [("x-headcount-ticket", ticket.as_str())];
+    assert_eq!(asks(&server.app, "alice", &shows).await.status, 429, "her turn has come, but she is too soon");
+    server.pass(Duration::from_secs(first.retry_after()) - Duration::from_millis(2500));
+    assert_eq!(asks(&server.app, "alice", &shows).await.status, 200);
     assert_eq!(asks(&server.app, "alice", &[]).await.status, 200, "she is in, and needs no ticket");
     server.pass(Duration::from_millis(500));
     let line = server.line();
-    assert_eq!((line.served, line.tickets.valid, line.is_shared), (1, 1, false));
+    assert_eq!((line.served, line.tickets.valid, line.is_shared), (1, 2, false));
     assert!(line.tickets.forged >= 4, "{line:?}");
 }
 
@@ -175,7 +177,16 @@ struct Client {
     came: u64,
     name: usize,
     ticket: Option<String>,
-    loses: bool,
+    habit: Habit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    Honest,
+    /// Throws each ticket away.
+    Loses,
+    /// Asks each second.
+    Eager,
 }
 
 impl Ord for Client {
@@ -197,8 +208,10 @@ struct Fleet<S> {
     clock: Arc<ManualClock>,
     rng: fastrand::Rng,
     clients: BinaryHeap<Client>,
-    /// When each client came and when it got in.
+    /// When each honest client came and when it got in.
     served: Vec<(u64, u64)>,
+    /// The same of those who ask each second.
+    eager: Vec<(u64, u64)>,
     /// The names of these clients.
     names: Vec<usize>,
     /// What each client draws with at an opening.
@@ -230,7 +243,7 @@ impl<S: FilterStore> Fleet<S> {
         let apps = nodes.iter().map(|node| app(&node.headcount)).collect();
         let rng = fastrand::Rng::with_seed(seed);
         let (names, entries, clients) = (Vec::new(), HashMap::new(), BinaryHeap::new());
-        Self { nodes, apps, clock, rng, clients, served: Vec::new(), names, entries, beats: 0 }
+        Self { nodes, apps, clock, rng, clients, served: Vec::new(), eager: Vec::new(), names, entries, beats: 0 }
     }
 
     fn now(&self) -> u64 {
@@ -238,13 +251,13 @@ impl<S: FilterStore> Fleet<S> {
     }
 
     /// Lets clients come, evenly spread over the next `time`.
-    fn arrive(&mut self, count: usize, time: Duration, loses: f64) {
+    fn arrive(&mut self, count: usize, time: Duration, habit: Habit, part: f64) {
         let now = self.now();
         for _ in 0..count {
             let came = now + self.rng.u64(..time.as_millis() as u64);
             let name = self.rng.usize(..);
-            let loses = self.rng.f64() < loses;
-            self.clients.push(Client { polls: came, came, name, ticket: None, loses });
+            let habit = if self.rng.f64() < part { habit } else { Habit::Honest };
+            self.clients.push(Client { polls: came, came, name, ticket: None, habit });
         }
     }
 
@@ -276,9 +289,13 @@ impl<S: FilterStore> Fleet<S> {
         let shown = client.ticket.iter().map(|ticket| ("x-headcount-ticket", ticket.as_str())).collect::<Vec<_>>();
         let answer = asks(app, &format!("client-{}", client.name), &shown).await;
         if answer.status == 200 {
-            if !client.loses {
-                self.served.push((client.came, self.now()));
-                self.names.push(client.name);
+            match client.habit {
+                Habit::Honest => {
+                    self.served.push((client.came, self.now()));
+                    self.names.push(client.name);
+                }
+                Habit::Eager => self.eager.push((client.came, self.now())),
+                Habit::Loses => {}
             }
             return;
         }
@@ -287,8 +304,8 @@ impl<S: FilterStore> Fleet<S> {
             let before = self.entries.insert(client.name, entry.to_owned());
             assert!(before.is_none_or(|before| before == entry), "a user draws once");
         }
-        client.ticket = (!client.loses).then(|| answer.header("x-headcount-ticket").to_owned());
-        client.polls = self.now() + 1000 * answer.retry_after();
+        client.ticket = (client.habit != Habit::Loses).then(|| answer.header("x-headcount-ticket").to_owned());
+        client.polls = self.now() + 1000 * if client.habit == Habit::Eager { 1 } else { answer.retry_after() };
         self.clients.push(client);
     }
 
@@ -318,7 +335,7 @@ async fn waiters_at_several_servers_have_one_line() {
         let mut fleet = Fleet::start(servers, clock, || store.clone(), 3).await;
         fleet.pass(Duration::from_secs(10)).await;
         // Ten seats a second become free, and thirty clients come a second.
-        fleet.arrive(7200, Duration::from_secs(240), loses);
+        fleet.arrive(7200, Duration::from_secs(240), Habit::Loses, loses);
         fleet.pass(Duration::from_secs(360)).await;
         let line = fleet.nodes[0].headcount.status().line.unwrap();
         assert!(line.is_shared, "{line:?}");
@@ -327,6 +344,30 @@ async fn waiters_at_several_servers_have_one_line() {
         assert!(tau >= 0.95, "{servers} servers: τ {tau:.3}");
         assert!(fleet.served.len() as f64 > 3400.0 * (1.0 - loses), "{} served", fleet.served.len());
     }
+}
+
+/// The median of what those gain who ask each second, against honest clients who came in the same second.
+#[tokio::test]
+async fn to_ask_each_second_gains_a_second_at_most() {
+    let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let mut fleet = Fleet::start(5, clock, || store.clone(), 3).await;
+    fleet.pass(Duration::from_secs(10)).await;
+    fleet.arrive(3600, Duration::from_secs(120), Habit::Eager, 0.1);
+    fleet.pass(Duration::from_secs(480)).await;
+    let waited = |came: u64| {
+        let same = fleet.served.iter().filter(|(other, _)| other.abs_diff(came) <= 500);
+        let mut waits: Vec<_> = same.map(|(came, served)| (served - came) as f64 / 1000.0).collect();
+        waits.sort_by(f64::total_cmp);
+        waits[waits.len() / 2]
+    };
+    let gain = |(came, served): &(u64, u64)| waited(*came) - (served - came) as f64 / 1000.0;
+    let mut gains: Vec<_> = fleet.eager.iter().filter(|(came, served)| served - came > 1000).map(gain).collect();
+    gains.sort_by(f64::total_cmp);
+    let [low, median, high] = [10, 50, 90].map(|part| gains[gains.len() * part / 100]);
+    println!("{} ask each second, and gain {low:.1}, {median:.1}, {high:.1} s (10, 50, 90 %)", gains.len());
+    // A ticket has whole seconds, and time passes in steps of 50 ms here.
+    assert!(gains.len() > 300 && median <= 1.1, "{low:.1}, {median:.1}, {high:.1} s");
 }
 
 /// A store that can be cut off.
@@ -368,7 +409,7 @@ async fn a_line_outlives_what_happens_to_the_store() {
         let mut fleet = Fleet::start(5, clock, || cut.clone(), 3).await;
         fleet.pass(Duration::from_secs(10)).await;
         // Ten seats a second become free, and thirty clients come a second.
-        fleet.arrive(3600, Duration::from_secs(120), 0.0);
+        fleet.arrive(3600, Duration::from_secs(120), Habit::Honest, 1.0);
         let mut mark = Timestamp::default();
         let mut before = store.backup();
         for second in 0..480 {
@@ -429,7 +470,7 @@ async fn at_an_opening_the_gathered_come_in_by_lot_or_by_arrival_and_nobody_befo
         assert!(opening(&fleet).iter().all(|opening| opening.state == OpeningState::Announced));
         assert_eq!(asks(&fleet.apps[0], "early", &[]).await.status, 200, "she comes before the gathering");
         fleet.pass(opens.since(clock.wall()) - Duration::from_secs(59)).await;
-        fleet.arrive(5400, Duration::from_secs(50), 0.1);
+        fleet.arrive(5400, Duration::from_secs(50), Habit::Loses, 0.1);
         fleet.pass(opens.since(clock.wall()) - Duration::from_secs(2)).await;
         let before = opening(&fleet);
         assert!(before.iter().all(|opening| opening.state == OpeningState::Gathering && opening.seed.is_none()));
@@ -440,7 +481,7 @@ async fn at_an_opening_the_gathered_come_in_by_lot_or_by_arrival_and_nobody_befo
         fleet.pass(opens.since(clock.wall()) + Duration::from_millis(1000)).await;
         assert!(opening(&fleet).iter().all(|opening| opening.state == OpeningState::Open));
         // Some come after it.
-        fleet.arrive(300, Duration::from_secs(30), 0.0);
+        fleet.arrive(300, Duration::from_secs(30), Habit::Honest, 1.0);
         fleet.pass(Duration::from_secs(620)).await;
         let seed = opening(&fleet)[0].seed.clone();
         let opened = opens.as_millis();
@@ -492,8 +533,13 @@ fn real_servers_on_one_redis_have_one_line() {
     let begun = std::time::Instant::now();
     let now = || begun.elapsed().as_millis() as u64;
     // Twenty a second, for twelve seconds.
-    let client =
-        |name: u64| Client { polls: 50 * name, came: 50 * name, name: name as usize, ticket: None, loses: false };
+    let client = |name: u64| Client {
+        polls: 50 * name,
+        came: 50 * name,
+        name: name as usize,
+        ticket: None,
+        habit: Habit::Honest,
+    };
     let mut clients: Vec<_> = (0..CLIENTS).map(client).collect();
     let (mut served, mut refused, mut thieves) = (Vec::new(), 0, 0);
     while !clients.is_empty() && now() < 60_000 {
@@ -609,7 +655,7 @@ fn real_servers_call_classes_by_their_weights() {
         came: 10 * name as u64 / 3,
         name,
         ticket: None,
-        loses: false,
+        habit: Habit::Honest,
     };
     let mut clients: Vec<_> = (0..1200).map(client).collect();
     clients.push(Client { polls: 6000, came: 6000, ..client(1200) });

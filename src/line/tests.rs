@@ -327,17 +327,23 @@ fn a_poll_before_its_time_changes_nothing() {
     let place = Place::of_arrival(at(0), 900);
     let first = line.refuse(&arrival(place), ALICE, at(0), UNKNOWN, 0.0);
     assert_eq!((first.position.estimate, first.retry_after), (301, UNKNOWN.longest));
-    for poll in 1..15 {
-        let again = line.refuse(&showing(first.waiter), ALICE, at(1000 * poll), UNKNOWN, 0.5);
+    let polls_too_soon = |line: &mut Line, seconds: u64| {
+        let again = line.refuse(&showing(first.waiter), ALICE, at(1000 * seconds), UNKNOWN, 0.5);
         assert_eq!(again.waiter, first.waiter, "the same ticket");
-        assert_eq!(again.retry_after.as_secs(), 30 - poll);
-    }
+        assert_eq!(again.retry_after.as_secs(), 30 - seconds);
+    };
+    (1..15).for_each(|seconds| polls_too_soon(&mut line, seconds));
     line.advance(seats(0), at(14_000));
     assert_eq!(line.figures(at(14_000)).all.view.waiting, 301);
-    let next = line.refuse(&showing(first.waiter), ALICE, at(15_001), UNKNOWN, 0.0);
-    assert_eq!((next.waiter.place, next.waiter.polled_after), (place, 15));
-    line.advance(seats(0), at(15_000));
-    assert_eq!(line.figures(at(15_000)).all.view.waiting, 301);
+    (15..30).for_each(|seconds| polls_too_soon(&mut line, seconds));
+    let waiting = |line: &mut Line| {
+        line.advance(seats(0), at(30_000));
+        line.figures(at(30_000)).all.view.waiting
+    };
+    let before = waiting(&mut line);
+    let next = line.refuse(&showing(first.waiter), ALICE, at(30_001), UNKNOWN, 0.0);
+    assert_eq!((next.waiter.place, next.waiter.polled_after), (place, 30));
+    assert_eq!(waiting(&mut line), before);
 }
 
 /// A waiter who is called polls every two seconds. Each of these polls counts, although they come within four seconds.

@@ -339,7 +339,7 @@ impl Core {
     /// Returns the seat that the room has for a newcomer, unless the line calls others.
     fn in_turn(&self, seat: Seat, state: &State, comer: Option<Comer>) -> Seat {
         match seat {
-            Seat::Free if state.room.serves_line() && !self.is_called(comer) => Seat::Taken,
+            Seat::Free if state.room.serves_line() && !self.may_come_in(comer) => Seat::Taken,
             seat => seat,
         }
     }
@@ -365,7 +365,7 @@ impl Core {
     #[inline]
     fn is_gate_shut(&self, comer: Option<Comer>) -> bool {
         let gate = self.gate.load(Relaxed);
-        gate & SHUT != 0 || gate & BY_LINE != 0 && !self.is_called(comer)
+        gate & SHUT != 0 || gate & BY_LINE != 0 && !self.may_come_in(comer)
     }
 
     fn holds_seat_of(&self, fingerprint: Fingerprint) -> bool {

@@ -60,7 +60,9 @@ impl Core {
         }
         let (seat, reason) = state.room.seat_with_reason(state.active_users(), state.ring.is_covered());
         match seat {
-            Seat::Free if state.room.serves_line() && !self.is_called(comer) => (Decision::Rejected, Reason::NotCalled),
+            Seat::Free if state.room.serves_line() && !self.may_come_in(comer) => {
+                (Decision::Rejected, Reason::NotCalled)
+            }
             Seat::Free => (Admitted::Newcomer.decision(), reason),
             Seat::Warming => (Admitted::Warming.decision(), reason),
             Seat::Taken => (Decision::Rejected, reason),
@@ -96,7 +98,7 @@ impl Core {
         let gathers = self.openings().gathering(self.time.now()).is_some();
         let (position, eta) =
             if gathers { (self.position_while_gathering(comer.class), None) } else { (position, eta) };
-        let is_called = !gathers && self.is_called(Some(comer));
+        let is_called = !gathers && self.is_called(comer);
         let arrived = comer.waiter.map(|waiter| waiter.arrived.time());
         Some(Placed { arrived, class: comer.class, is_called, position, eta })
     }

@@ -107,10 +107,21 @@ impl Core {
     }
 
     /// Returns whether the line lets this newcomer take a seat. Without a place, a newcomer stands behind all who wait.
-    pub(super) fn is_called(&self, comer: Option<Comer>) -> bool {
+    pub(super) fn may_come_in(&self, comer: Option<Comer>) -> bool {
+        let called_to = self.called_to(comer);
+        called_to == ALL
+            || comer.is_some_and(|comer| comer.place.rank() <= called_to && !comer.is_early(self.time.now()))
+    }
+
+    /// Returns whether the line has called this newcomer.
+    pub(super) fn is_called(&self, comer: Comer) -> bool {
+        let called_to = self.called_to(Some(comer));
+        called_to == ALL || comer.place.rank() <= called_to
+    }
+
+    fn called_to(&self, comer: Option<Comer>) -> u64 {
         let class = comer.map(|comer| comer.class).unwrap_or_default();
-        let called_to = self.line.called_to[class.index()].load(Relaxed);
-        called_to == ALL || comer.is_some_and(|comer| comer.place.rank() <= called_to)
+        self.line.called_to[class.index()].load(Relaxed)
     }
 
     /// Counts a refused newcomer in the line. Returns what to tell, with the next ticket.
