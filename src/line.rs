@@ -230,7 +230,8 @@ impl Waiter {
 
     /// Returns whether this waiter asks before its time: then a poll changes nothing.
     fn is_early(&self, now: Timestamp) -> bool {
-        now.plus(JUST_BEFORE) < self.poll_due()
+        let clock_went_back = self.polled() > now.plus(Duration::from_secs(1));
+        !clock_went_back && now.plus(JUST_BEFORE) < self.poll_due()
     }
 }
 

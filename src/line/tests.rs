@@ -346,6 +346,16 @@ fn a_poll_before_its_time_changes_nothing() {
     assert_eq!(waiting(&mut line), before);
 }
 
+#[test]
+fn nobody_waits_for_a_clock_that_went_back() {
+    let mut line = Line::new(&[1], MINUTES);
+    let first = line.refuse(&arrival(Place::of_arrival(at(600_000), 900)), ALICE, at(600_000), UNKNOWN, 0.0);
+    assert!(showing(first.waiter).is_early(at(600_000)));
+    assert!(!showing(first.waiter).is_early(at(0)));
+    let next = line.refuse(&showing(first.waiter), ALICE, at(0), UNKNOWN, 0.0);
+    assert!(next.retry_after <= UNKNOWN.longest, "{next:?}");
+}
+
 /// A waiter who is called polls every two seconds. Each of these polls counts, although they come within four seconds.
 #[test]
 fn a_waiter_who_polls_often_does_not_count_as_one_who_has_left() {
