@@ -53,7 +53,7 @@ const STORE_SILENT_FOR: Duration = Duration::from_secs(3);
 const POLL_AFTER: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
 /// How far the clocks of two servers may be apart.
-const JUST_BEFORE: Duration = Duration::from_millis(200);
+const CLOCKS_APART: Duration = Duration::from_millis(200);
 
 /// A waiter who is called and finds no seat at this server polls after this time.
 const CALLED_POLL_AFTER: Duration = Duration::from_secs(2);
@@ -231,7 +231,7 @@ impl Waiter {
     /// Returns whether this waiter asks before its time: then a poll changes nothing.
     fn is_early(&self, now: Timestamp) -> bool {
         let clock_went_back = self.polled() > now.plus(Duration::from_secs(1));
-        !clock_went_back && now.plus(JUST_BEFORE) < self.poll_due()
+        !clock_went_back && now.plus(CLOCKS_APART) < self.poll_due()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `target` reads the configuration. `place` says where to connect to, with the help of `sentinel`. `dial` connects.
 //! `link` keeps one connection, and decides when to drop it. `cluster` knows which link leads to which key, and `route`
-//! is the way to one key.
+//! is the way to one key. `script` runs scripts.
 
 mod address;
 mod ask_several;
@@ -13,6 +13,7 @@ mod in_time;
 mod link;
 mod place;
 mod route;
+mod script;
 mod sentinel;
 mod target;
 #[cfg(feature = "tls")]
@@ -28,6 +29,7 @@ use target::Target;
 
 pub(crate) use classify::{is_read_only, refused_write};
 pub(crate) use route::Route;
+pub(crate) use script::run_script;
 
 /// A connection to Redis that the store of filters and the limiters may share. Clones are handles to one connection.
 ///

@@ -8,6 +8,8 @@ use headcount::round::{
 };
 use headcount::time::Slot;
 use headcount::{Builder, Decision, ErrorClass, FilterStore, Headcount, RedisStore, Rounds, StoreError, Worker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use support::{Monitor, Redis, Server, request, wait_for};
 use tempfile::tempdir;
@@ -1052,6 +1054,37 @@ async fn lost_scripts_a_restart_and_invalid_fleet_keys_are_survived() {
     }
     assert_eq!(joiner.decide("player-3"), Decision::Seen);
     assert_eq!(node.headcount.status().ring.coverage, 31);
+}
+
+/// Somebody makes the server forget all scripts, as often as it can, also between a script and its call.
+#[tokio::test]
+async fn scripts_that_are_forgotten_again_at_once_still_run() {
+    let redis = Redis::start();
+    let writer = Writer::new(&redis.url(), "writer", SMALL);
+    writer.connect().await;
+    let (url, done) = (redis.url(), Arc::new(AtomicBool::new(false)));
+    let is_done = Arc::clone(&done);
+    let flusher = std::thread::spawn(move || {
+        let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
+        let flush = |_: &u64| redis::cmd("SCRIPT").arg("FLUSH").exec(&mut client).unwrap();
+        (0..).take_while(|_| !is_done.load(Relaxed)).inspect(flush).count()
+    });
+    let mut failed = Vec::new();
+    for _ in 0..1000 {
+        let look = Request::Look { slots: vec![MINUTE], names: 0, wants: false };
+        failed.extend(writer.ask(look).await.err());
+        // A longer script: Redis reads it in several pieces.
+        let beat = Request::ExchangeNews { logs: Vec::new(), seats: SeatRequest::default(), line: None };
+        failed.extend(writer.ask(beat).await.err());
+    }
+    done.store(true, Relaxed);
+    let flushes = flusher.join().unwrap();
+    assert!(
+        failed.is_empty() && flushes > 100,
+        "{} of 2000 failed, {flushes} flushes: {:?}",
+        failed.len(),
+        failed.first()
+    );
 }
 
 #[tokio::test]

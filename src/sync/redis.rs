@@ -11,7 +11,7 @@
 use super::FilterStore;
 use crate::config::ConfigError;
 use crate::line::{ClassView, EPOCHS, LineArrivals, LineChange, LineOfClass, LineRequest, LineView};
-use crate::redis_link::{RedisConnection, Route, is_read_only, refused_write};
+use crate::redis_link::{RedisConnection, Route, is_read_only, refused_write, run_script};
 use crate::ring::codec::most_bytes_beside;
 use crate::round::{
     Entry, EpochStart, Gap, Identity, LogPart, LogRequest, Looked, LookedBeside, MOST_LOG_BYTES, MOST_NEWS_BYTES,
@@ -181,7 +181,7 @@ impl RedisStore {
         look.arg(&identity.instance_id).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
         look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names);
         look.arg(Layout::of(identity).as_str()).arg(u8::from(wants)).arg(MOST_OVERRIDE_BYTES);
-        look.invoke_async(&mut connection).await
+        run_script(&LOOK, &look, &mut connection).await
     }
 
     async fn fetch(
@@ -255,7 +255,7 @@ impl RedisStore {
             look.key(self.key_of(generation, &format!("slot:{slot}")));
         }
         look.arg(millis(identity.alive_for)).arg(names);
-        look.invoke_async(&mut connection).await
+        run_script(&LOOK_BESIDE, &look, &mut connection).await
     }
 
     /// Fetches another generation's values. Their layout is not known, so each key is read as a hash and as a string,
@@ -325,7 +325,7 @@ impl RedisStore {
                 exchange.arg(of_class(*class, part.to_string())).arg(*by);
             }
         }
-        exchange.invoke_async(&mut connection).await
+        run_script(&EXCHANGE_NEWS, &exchange, &mut connection).await
     }
 
     async fn publish(
@@ -408,7 +408,7 @@ impl RedisStore {
         for minute in minutes {
             place.arg(minute.after.as_ref().map_or("", |after| after.0.as_str())).arg(&minute.version.0);
         }
-        place.invoke_async(connection).await
+        run_script(&PLACE, &place, connection).await
     }
 
     /// Returns whether the stored version is not the one that was read, so that a write would lose. The caller asks
@@ -439,7 +439,7 @@ impl RedisStore {
         let after = minute.after.as_ref().map_or("", |after| after.0.as_str());
         let mut write = WRITE.key(self.slot_key(identity, minute.slot));
         write.arg(after).arg(&minute.version.0).arg(&minute.value).arg(millis(identity.keep_for));
-        write.invoke_async(connection).await
+        run_script(&WRITE, &write, connection).await
     }
 
     async fn record_since(
@@ -455,7 +455,7 @@ impl RedisStore {
         for generation in std::iter::once(&identity.generation).chain(known_beside) {
             record.arg(format!("{generation:016x}"));
         }
-        let recorded: String = record.invoke_async(connection).await?;
+        let recorded: String = run_script(&SINCE, &record, connection).await?;
         Ok(recorded.parse().ok().map(Slot))
     }
 
@@ -468,7 +468,7 @@ impl RedisStore {
         let mut store = OVERRIDE.key(self.key(identity, "override"));
         store.arg(override_.after.as_deref().unwrap_or_default()).arg(override_.value.as_deref().unwrap_or_default());
         store.arg(millis(identity.keep_for)).arg(MOST_OVERRIDE_BYTES);
-        let _: bool = store.invoke_async(connection).await?;
+        let _: bool = run_script(&OVERRIDE, &store, connection).await?;
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::limit::ask::{Ask, Cost, Mode};
 use crate::limit::limiter_store::{LimiterStore, LimiterStoreError, StoreKey};
 use crate::limit::policy::{Policy, PolicyError};
 use crate::limit::step::Step;
-use crate::redis_link::RedisConnection;
+use crate::redis_link::{RedisConnection, run_script};
 use crate::store_error::StoreError;
 use crate::time::{Clock, SystemClock};
 use denied::{Asked, Denied};
@@ -636,7 +636,7 @@ impl Call {
         let send = async |mut connection| {
             let mut script = LIMIT.prepare_invoke();
             script.key(&self.keys).arg(&self.arguments);
-            script.invoke_async(&mut connection).await
+            run_script(&LIMIT, &script, &mut connection).await
         };
         let first = self.keys.first().map_or("", String::as_str);
         connection.route(first).call(time_limit, send).await
