@@ -80,7 +80,7 @@ pub(crate) struct Waiter {
     pub(crate) place: Place,
     /// The class in which the line counts this waiter.
     pub(crate) class: Class,
-    /// The time from the arrival to the last poll, in seconds.
+    /// The time from the arrival to the last poll, in milliseconds: whoever waits for more than 49 days starts again.
     polled_after: u32,
     /// The time to wait after the last poll, in seconds.
     retry_after: u16,
@@ -210,7 +210,7 @@ impl Waiter {
 
     /// Returns the time from the arrival to the last poll.
     fn waited(&self) -> Duration {
-        Duration::from_secs(self.polled_after.into())
+        Duration::from_millis(self.polled_after.into())
     }
 
     /// Returns when the client should poll next.
@@ -225,7 +225,7 @@ impl Waiter {
 
     /// Returns until when the waiter counts: a client may poll a little late.
     fn counts_until(&self) -> Timestamp {
-        self.poll_due().plus(Duration::from_secs(u64::from(self.retry_after / 4) + 5))
+        self.poll_due().plus(Duration::from_secs(u64::from(self.retry_after / 8) + 2))
     }
 
     /// Returns whether this waiter asks before its time: then a poll changes nothing.
@@ -426,7 +426,7 @@ impl Line {
             arrived,
             place,
             class,
-            polled_after: now.since(arrived.time()).as_secs().try_into().unwrap_or(u32::MAX),
+            polled_after: now.since(arrived.time()).as_millis().try_into().unwrap_or(u32::MAX),
             retry_after: retry_after.as_secs_f64().ceil() as u16,
             is_counted: self.counted.is_new(comer.numbers(fingerprint), now),
         };

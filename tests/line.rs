@@ -348,7 +348,7 @@ async fn waiters_at_several_servers_have_one_line() {
 
 /// The median of what those gain who ask each second, against honest clients who came in the same second.
 #[tokio::test]
-async fn to_ask_each_second_gains_a_second_at_most() {
+async fn to_ask_each_second_gains_nothing() {
     let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
     let store = MemoryStore::with_clock(Arc::clone(&clock));
     let mut fleet = Fleet::start(5, clock, || store.clone(), 3).await;
@@ -365,9 +365,13 @@ async fn to_ask_each_second_gains_a_second_at_most() {
     let mut gains: Vec<_> = fleet.eager.iter().filter(|(came, served)| served - came > 1000).map(gain).collect();
     gains.sort_by(f64::total_cmp);
     let [low, median, high] = [10, 50, 90].map(|part| gains[gains.len() * part / 100]);
-    println!("{} ask each second, and gain {low:.1}, {median:.1}, {high:.1} s (10, 50, 90 %)", gains.len());
-    // A ticket has whole seconds, and time passes in steps of 50 ms here.
-    assert!(gains.len() > 300 && median <= 1.1, "{low:.1}, {median:.1}, {high:.1} s");
+    let mean = gains.iter().sum::<f64>() / gains.len() as f64;
+    println!(
+        "{} ask each second: {mean:.2} s on average; {low:.1}, {median:.1}, {high:.1} s (10, 50, 90 %)",
+        gains.len()
+    );
+    // Whoever asks a fifth of a second before the time in the ticket is not early: the servers' clocks may differ.
+    assert!(gains.len() > 300 && median.max(mean) <= 0.2, "{mean:.2}; {low:.1}, {median:.1}, {high:.1} s");
 }
 
 /// A store that can be cut off.

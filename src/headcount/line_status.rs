@@ -21,8 +21,8 @@ pub struct LineStatus {
     /// Whether all servers of the fleet have one line. Otherwise each server has its own, of the newcomers whose last
     /// request came to it, and the numbers are its own.
     pub is_shared: bool,
-    /// The newcomers who wait, those included who are called. A newcomer who does not come back counts for up to 22
-    /// seconds and a quarter of the time to wait after the next attempt was due.
+    /// The newcomers who wait, those included who are called. A newcomer who does not come back counts for up to 19
+    /// seconds and an eighth of the time to wait after the next attempt was due.
     pub waiting: u64,
     /// The waiters whom the line has called, and who may take seats.
     pub called: u64,
@@ -147,13 +147,14 @@ pub enum OpeningState {
 impl OpeningStatus {
     fn all(core: &Core) -> Vec<Self> {
         let now = core.time.now();
-        core.openings().last_and_next(now).iter().map(|opening| Self::of(opening, now)).collect()
+        let admits_nobody = core.gathers();
+        core.openings().last_and_next(now).iter().map(|opening| Self::of(opening, now, admits_nobody)).collect()
     }
 
-    fn of(opening: &Opening, now: Timestamp) -> Self {
+    fn of(opening: &Opening, now: Timestamp, admits_nobody: bool) -> Self {
         let state = if now >= opening.opens {
             OpeningState::Open
-        } else if opening.gathers(now) {
+        } else if opening.gathers(now) && admits_nobody {
             OpeningState::Gathering
         } else {
             OpeningState::Announced

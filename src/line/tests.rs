@@ -342,7 +342,7 @@ fn a_poll_before_its_time_changes_nothing() {
     };
     let before = waiting(&mut line);
     let next = line.refuse(&showing(first.waiter), ALICE, at(30_001), UNKNOWN, 0.0);
-    assert_eq!((next.waiter.place, next.waiter.polled_after), (place, 30));
+    assert_eq!((next.waiter.place, next.waiter.polled_after), (place, 30_000));
     assert_eq!(waiting(&mut line), before);
 }
 

@@ -5,7 +5,7 @@
 //! | 1 | the format, 1 |
 //! | 1 | the class; 128 more if the line does not count this ticket |
 //! | 8 | the arrival in microseconds of fleet time, whose last three digits are random; big-endian |
-//! | 4 | the last poll, in seconds since the arrival, rounded down; big-endian |
+//! | 4 | the last poll, in milliseconds since the arrival, and 49 days at most; big-endian |
 //! | 2 | the time to wait after the last poll, in seconds; big-endian |
 //! | 16 | the first half of HMAC-SHA256 (RFC 2104) over all this, the fingerprint and the namespace |
 //!
@@ -167,7 +167,7 @@ mod tests {
         arrived: ARRIVED,
         place: ARRIVED,
         class: Class(3),
-        polled_after: 40,
+        polled_after: 40_000,
         retry_after: 17,
         is_counted: true,
     };

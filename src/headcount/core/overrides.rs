@@ -265,6 +265,12 @@ impl Core {
         Arc::clone(&self.openings.lock().all)
     }
 
+    /// Returns whether no newcomer is admitted because newcomers gather. This begins and ends with the worker's next
+    /// tick.
+    pub(crate) fn gathers(&self) -> bool {
+        self.state.read().room.gathers()
+    }
+
     /// Adds the openings that operators have set to those of the configuration, if they have changed.
     pub(super) fn take_over_openings(&self, set: &[SetOpening]) {
         let mut openings = self.openings.lock();

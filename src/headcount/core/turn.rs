@@ -56,7 +56,7 @@ impl Core {
     pub(crate) fn begin_tick(&self, now: Timestamp) -> (Slot, FleetLink) {
         self.take_over_openings(self.state.read().room.override_().map_or(&[], |known| &known.openings.list));
         let gathers = self.openings().gathering(now).is_some();
-        if self.state.read().room.gathers() == gathers {
+        if self.gathers() == gathers {
             self.write().now = now;
         } else {
             self.change(|state| {
