@@ -80,7 +80,7 @@ pub(crate) struct Waiter {
     pub(crate) place: Place,
     /// The class in which the line counts this waiter.
     pub(crate) class: Class,
-    /// The time from the arrival to the last poll, in milliseconds: whoever waits for more than 49 days starts again.
+    /// The time from the arrival to the last poll, in milliseconds: a ticket expires after 49 days at the latest.
     polled_after: u32,
     /// The time to wait after the last poll, in seconds.
     retry_after: u16,

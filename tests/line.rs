@@ -19,9 +19,11 @@ use hmac::{Hmac, KeyInit, Mac};
 use node::{Node, settle};
 use sha2::{Digest, Sha256};
 use std::collections::{BinaryHeap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use support::sentinels::{MASTER, Watched};
 use support::{Redis, Server, wait_for};
 use tower::ServiceExt;
 
@@ -370,7 +372,7 @@ async fn to_ask_each_second_gains_nothing() {
         "{} ask each second: {mean:.2} s on average; {low:.1}, {median:.1}, {high:.1} s (10, 50, 90 %)",
         gains.len()
     );
-    // Whoever asks a fifth of a second before the time in the ticket is not early: the servers' clocks may differ.
+    // A request a fifth of a second before the time in its ticket is not early: the servers' clocks may differ.
     assert!(gains.len() > 300 && median.max(mean) <= 0.2, "{mean:.2}; {low:.1}, {median:.1}, {high:.1} s");
 }
 
@@ -516,27 +518,28 @@ fn checks(server: &Server, token: &str, ticket: Option<&str>) -> support::Answer
 
 const CLIENTS: u64 = 240;
 
-/// Real servers on a real Redis: ten newcomers a second come in, by the order of their arrival.
-#[test]
-#[allow(clippy::disallowed_methods)] // Real servers are asked in real time.
-fn real_servers_on_one_redis_have_one_line() {
-    let redis = Redis::start();
-    let url = redis.url();
-    let state = tempfile::tempdir().unwrap();
+/// Starts three servers that admit ten newcomers a second, and waits until they are one fleet.
+fn start_three(state: &Path, options: &[&str]) -> Vec<Server> {
     let environment = [
         ("HEADCOUNT__LINE__ENABLED", "true"),
         ("HEADCOUNT__TOKEN__SECRET", "the key of the whole fleet"),
         ("HEADCOUNT__ADMISSION__NEWCOMERS_PER_MINUTE", "600"),
         ("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "0s"),
     ];
-    let start = |_| Server::start(state.path(), &["--redis", &url, "--max-active-users", "10000"], &environment);
-    let servers: Vec<_> = (0..3).map(start).collect();
+    let options = [options, &["--max-active-users", "10000"]].concat();
+    let servers: Vec<_> = (0..3).map(|_| Server::start(state, &options, &environment)).collect();
     wait_for("all servers to lease seats", || {
         servers.iter().all(|server| server.status()["sync"]["leases_seats"] == true).then_some(())
     });
+    servers
+}
+
+/// Twenty clients a second come to real servers, for twelve seconds. `before_each` is called before each request, with
+/// the time in milliseconds.
+#[allow(clippy::disallowed_methods)] // Real servers are asked in real time.
+fn come_in_by_their_order(servers: &[Server], mut before_each: impl FnMut(u64)) {
     let begun = std::time::Instant::now();
     let now = || begun.elapsed().as_millis() as u64;
-    // Twenty a second, for twelve seconds.
     let client = |name: u64| Client {
         polls: 50 * name,
         came: 50 * name,
@@ -550,6 +553,7 @@ fn real_servers_on_one_redis_have_one_line() {
         clients.sort_by_key(|client| client.polls);
         let client = &mut clients[0];
         std::thread::sleep(Duration::from_millis(client.polls.saturating_sub(now())));
+        before_each(now());
         let server = &servers[fastrand::usize(..servers.len())];
         let answer = checks(server, &format!("client-{}", client.name), client.ticket.as_deref());
         if answer.status == 200 {
@@ -576,6 +580,17 @@ fn real_servers_on_one_redis_have_one_line() {
     assert!(tau > 0.6, "τ {tau:.3}");
     assert_eq!(line["is_shared"], true);
     assert!(line["served"].as_u64().unwrap() as usize >= waited.len() / 2, "{line}");
+}
+
+/// Real servers on a real Redis: ten newcomers a second come in, by the order of their arrival.
+#[test]
+fn real_servers_on_one_redis_have_one_line() {
+    let redis = Redis::start();
+    let url = redis.url();
+    let state = tempfile::tempdir().unwrap();
+    let servers = start_three(state.path(), &["--redis", &url]);
+    come_in_by_their_order(&servers, |_| ());
+    let line = servers[0].status()["line"].clone();
     // A flush loses the counts, and servers write the mark back.
     let mark = line["mark"].as_str().unwrap().to_owned();
     let _: String = redis.ask(&["FLUSHALL"]);
@@ -583,6 +598,42 @@ fn real_servers_on_one_redis_have_one_line() {
         let line = servers[0].status()["line"].clone();
         (line["is_shared"] == true && line["mark"].as_str() >= Some(&mark)).then_some(())
     });
+}
+
+/// The master of real servers is killed while newcomers come in, and a replica takes over with the line.
+#[test]
+fn a_line_goes_on_at_a_new_master_and_its_mark_does_not_go_back() {
+    let watched = Watched::start();
+    let state = tempfile::tempdir().unwrap();
+    let config = state.path().join("headcount.toml");
+    std::fs::write(&config, format!("redis.sentinels = {:?}\nredis.master = \"{MASTER}\"\n", watched.addresses()))
+        .unwrap();
+    let servers = start_three(state.path(), &["--config", config.to_str().unwrap()]);
+    let newest = || {
+        let lines: Vec<_> = servers.iter().map(|server| server.status()["line"].clone()).collect();
+        let seconds = |mark: &str| mark.parse::<Timestamp>().unwrap().as_millis() / 1000;
+        let marks = lines.iter().filter_map(|line| line["mark"].as_str().map(seconds));
+        (lines.iter().all(|line| line["is_shared"] == true), marks.max().unwrap_or_default())
+    };
+    let (mut is_killed, mut mark, mut looked) = (false, 0, 0);
+    come_in_by_their_order(&servers, |now| {
+        if now > 8000 && !is_killed {
+            is_killed = true;
+            watched.servers[0].process.signal("-KILL");
+        }
+        if now < looked + 250 {
+            return;
+        }
+        looked = now;
+        let (all_share_it, newest) = newest();
+        if all_share_it {
+            assert!(newest + 1 >= mark, "from {mark} back to {newest}, at {now} ms");
+            mark = mark.max(newest);
+        }
+    });
+    assert!(mark > 0 && watched.master() != 0, "{mark}");
+    let (all_share_it, newest) = newest();
+    assert!(all_share_it && newest + 1 >= mark, "from {mark} to {newest}");
 }
 
 /// A header counts only from a trusted proxy, and only if it is there once.
