@@ -1,5 +1,5 @@
 //! Who waits how long, with and without the line: the same players come twice. Nothing is scaled, because `Retry-After`
-//! and tickets are in whole seconds.
+//! is in whole seconds.
 
 mod plot;
 
