@@ -86,7 +86,7 @@ impl Covers {
         }
     }
 
-    fn of_flags(flags: u64) -> Self {
+    pub(crate) fn of_flags(flags: u64) -> Self {
         match flags {
             _ if flags & COVERED != 0 => Self::Minute,
             _ if flags & COVERED_WITH_LOG != 0 => Self::MinuteWithLog(flags >> LOG_NUMBER),

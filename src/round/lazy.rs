@@ -199,6 +199,15 @@ mod tests {
             self.beat(0);
         }
 
+        /// Lets the first server record these users, and tell nobody.
+        fn records(&mut self, users: std::ops::Range<u64>) {
+            self.servers[0].exchange.round.core.set_up(|state| {
+                for user in users {
+                    state.ring.record(crate::fingerprint::Fingerprint(user.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+                }
+            });
+        }
+
         /// In how many of a hundred rounds the first server would write the current minute now.
         fn writes(&mut self) -> usize {
             let now = self.clock.monotonic();
@@ -248,12 +257,27 @@ mod tests {
     #[test]
     fn what_no_beat_can_send_is_written_at_once() {
         let mut fleet = Fleet::settled_with(10_000);
-        fleet.servers[0].exchange.round.core.set_up(|state| {
-            for number in 0..6000_u64 {
-                state.ring.record(crate::fingerprint::Fingerprint(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-            }
-        });
+        fleet.records(0..6000);
         assert_eq!(fleet.writes(), 100);
+    }
+
+    #[test]
+    fn a_value_that_needs_its_log_covers_the_minute_once_all_of_the_log_is_read() {
+        let mut fleet = Fleet::settled_with(100_000);
+        for beat in 0..16 {
+            fleet.records(4000 * beat..4000 * (beat + 1));
+            fleet.beat(0);
+        }
+        let (has_read_a_part, has_read_nothing) = (SERVERS, SERVERS + 1);
+        fleet.servers.extend([fleet.server(100_000), fleet.server(100_000)]);
+        let is_covered = |fleet: &Fleet, place: usize| fleet.servers[place].exchange.round.core.minutes()[0].is_covered;
+        fleet.round(has_read_nothing);
+        assert!(!is_covered(&fleet, has_read_nothing));
+        fleet.beat(has_read_a_part);
+        fleet.round(has_read_a_part);
+        assert!(!is_covered(&fleet, has_read_a_part), "64,000 users do not fit into one answer");
+        fleet.goes_on(20);
+        assert!(is_covered(&fleet, has_read_a_part) && is_covered(&fleet, has_read_nothing));
     }
 
     #[test]

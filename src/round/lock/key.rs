@@ -4,7 +4,9 @@ use super::stage::Server;
 use super::store::Store;
 use super::{Left, SERVERS, World};
 use crate::ring::Recorded;
+use crate::ring::codec::Covers;
 use crate::ring::news::decode;
+use crate::round::news::number_of;
 use crate::round::{LOG_ID_BYTES, Publish, Request, Version, Versions};
 use crate::time::Slot;
 use std::collections::HashMap;
@@ -32,8 +34,8 @@ struct Key<'w> {
     world: &'w World,
     bytes: Vec<u8>,
     names: HashMap<&'w str, u8>,
-    /// The names of logs.
-    logs: HashMap<[u8; LOG_ID_BYTES], u8>,
+    /// The numbers of logs, and what they are called here.
+    logs: HashMap<u64, u8>,
     rename: bool,
 }
 
@@ -56,9 +58,24 @@ impl<'w> Key<'w> {
     }
 
     fn log_id(&mut self, id: [u8; LOG_ID_BYTES]) {
+        self.log_number(number_of(id));
+    }
+
+    fn log_number(&mut self, number: u64) {
         let next = self.logs.len() as u8;
-        let named = if id == [0; LOG_ID_BYTES] { u8::MAX } else { *self.logs.entry(id).or_insert(next) };
+        let named = if number == 0 { u8::MAX } else { *self.logs.entry(number).or_insert(next) };
         self.bytes.push(named);
+    }
+
+    fn covers(&mut self, covers: Covers) {
+        match covers {
+            Covers::Nothing => self.bytes.push(0),
+            Covers::Minute => self.bytes.push(1),
+            Covers::MinuteWithLog(number) => {
+                self.bytes.push(2);
+                self.log_number(number);
+            }
+        }
     }
 
     fn slots(&mut self, slots: impl ExactSizeIterator<Item = Slot>) {
@@ -98,9 +115,10 @@ impl<'w> Key<'w> {
         self.bytes.push(0);
     }
 
-    /// Writes the flags and a hash of the payload (see `ring/codec.rs`). The MAC depends on the name of the version.
+    /// Writes what the flags say and a hash of the payload (see `ring/codec.rs`). The MAC depends on the name of the
+    /// version.
     fn value(&mut self, value: &[u8]) {
-        self.bytes.extend(&value[24..32]);
+        self.covers(Covers::of_flags(u64::from_le_bytes(value[24..32].try_into().expect("eight bytes"))));
         self.bytes.extend(super::xxh3_128(&value[48..]).to_le_bytes());
     }
 
@@ -159,6 +177,7 @@ impl<'w> Key<'w> {
         for (&slot, known) in &server.round.known {
             self.slot(slot);
             self.version(&known.entry.version);
+            self.covers(known.covers);
         }
         let world = self.world;
         self.bytes.push(server.round.news.logs.len() as u8);

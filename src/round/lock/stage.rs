@@ -4,6 +4,7 @@ use super::store::Store;
 use super::{Event, FULL_MINUTES, Left, NAMES, SERVERS, SLOT, START, TOKENS, World, current, passed, slots};
 use crate::bloom::Bloom;
 use crate::headcount::{Headcount, State};
+use crate::ring::codec::{Covers, Decoded};
 use crate::ring::news::decode;
 use crate::ring::{Lack, Recorded};
 use crate::round::{Beats, LOG_ID_BYTES, Next, Node, Phase, Protocol, Reply, Request, Round, Versions};
@@ -29,14 +30,18 @@ pub(super) struct Server {
     pub(super) unsent: [Vec<Recorded>; UNSENT_MINUTES],
     /// The next request of the round; `None` between two rounds.
     pub(super) asks: Option<Request>,
+    /// Whether it started later than the others, and so does not cover what it has not read.
+    has_joined: bool,
 }
 
-/// The bits of a minute, which of them the store's value may lack, and how many it is known to have held.
+/// The bits of a minute, which of them the store's value may lack, how many it is known to have held, and whether the
+/// server covers the minute.
 #[derive(Clone)]
 pub(super) struct Minute {
     pub(super) words: Vec<u64>,
     pub(super) lack: Lack,
     pub(super) published_ones: u64,
+    is_covered: bool,
 }
 
 /// How a fleet goes on without faults.
@@ -55,12 +60,14 @@ pub(super) struct Stage {
     controllers: [Headcount; SERVERS],
     /// Their heartbeats.
     nodes: Vec<Node>,
-    protocol: Protocol,
-    has_news: bool,
+    pub(super) protocol: Protocol,
+    pub(super) has_news: bool,
+    covers: bool,
 }
 
 impl Stage {
-    pub(super) fn new(versions: Versions, has_news: bool) -> Self {
+    /// `covers` is whether the servers cover every minute, and say so in their values.
+    pub(super) fn new(versions: Versions, has_news: bool, covers: bool) -> Self {
         let controller = |seed| {
             let builder = Headcount::builder().max_active_users(1).capacity(100).secret("the key of the whole fleet");
             let builder = builder.window(SLOT * FULL_MINUTES).slots(FULL_MINUTES).seed(seed);
@@ -76,23 +83,11 @@ impl Stage {
             Node { instance_id, name: String::new(), looked: START }
         };
         let nodes = controllers.iter().map(node).collect();
-        Self { controllers, nodes, protocol, has_news }
+        Self { controllers, nodes, protocol, has_news, covers }
     }
 
     pub(super) fn start(&self, left: Left) -> World {
-        let server = |place: usize| {
-            let headcount = &self.controllers[place];
-            let empty =
-                Minute { words: vec![0; headcount.settings().shape.words()], lack: Lack::Nothing, published_ones: 0 };
-            Rc::new(Server {
-                round: Round::new(headcount, "", self.protocol, 1),
-                clock: FleetClock::starting_at(START, Duration::ZERO, SLOT),
-                minutes: vec![empty; FULL_MINUTES as usize + 1],
-                unsent: Default::default(),
-                asks: None,
-            })
-        };
-        let servers = std::array::from_fn(server);
+        let servers = std::array::from_fn(|place| Rc::new(self.server(place, 0, false)));
         let tokens = if self.has_news { left.tokens + 1 } else { left.tokens };
         let left = Left { tokens, ..left };
         let (store, copy, late, late_beat) = Default::default();
@@ -104,6 +99,22 @@ impl Stage {
         let mut world = self.follow(&start, Event::Admit(0));
         self.go_on(&mut world, Healing::Lazily);
         world
+    }
+
+    fn server(&self, place: usize, turns: u64, has_joined: bool) -> Server {
+        let headcount = &self.controllers[place];
+        let words = vec![0; headcount.settings().shape.words()];
+        let is_covered = self.covers && !has_joined;
+        let empty = Minute { words, lack: Lack::Nothing, published_ones: 0, is_covered };
+        let now = passed(turns);
+        Server {
+            round: Round::new(headcount, "", self.protocol, 1),
+            clock: FleetClock::starting_at(START.plus(now), now, SLOT),
+            minutes: vec![empty; FULL_MINUTES as usize + 1],
+            unsent: Default::default(),
+            asks: None,
+            has_joined,
+        }
     }
 
     /// Runs one server: copies its state into its controller, acts, and copies the state back.
@@ -131,6 +142,7 @@ impl Stage {
                 ring.set_published(slot, minute.published_ones, minute.published_ones);
                 ring.clean(slot);
                 ring.add_lack(slot, minute.lack);
+                ring.set_covered(slot, minute.is_covered);
             }
         });
         server.round.figures.lock().nodes = SERVERS as u64;
@@ -142,6 +154,7 @@ impl Stage {
                 words: ring.filter(slot).expect("in the ring").words().to_vec(),
                 lack: ring.lack(slot),
                 published_ones: ring.published_ones(slot),
+                is_covered: if server.has_joined { ring.covers(slot) } else { self.covers },
             };
             ring.slots().map(minute).collect()
         });
@@ -304,7 +317,7 @@ impl Stage {
         slots(world.turns).enumerate().all(|(age, slot)| {
             let minutes = || world.servers.iter().map(|server| &server.minutes[age]);
             let first = &world.servers[0].minutes[age].words;
-            let mut there = self.stored(&world, slot);
+            let mut there = self.stored_bits(&world, slot);
             let mut most = Lack::Nothing;
             if healing == Healing::Lazily {
                 (there, most) = (union(there, &self.logged(&world, slot, u64::MAX)), Lack::Logged);
@@ -313,16 +326,16 @@ impl Stage {
         })
     }
 
-    /// Returns the bits of a minute's value in the store.
-    fn stored(&self, world: &World, slot: Slot) -> Vec<u64> {
+    /// Returns a minute's value in the store.
+    fn value(&self, world: &World, slot: Slot) -> Option<Decoded> {
+        let (version, value) = world.store.values.get(&slot)?;
         let codec = self.controllers[0].core().codec();
-        let value = world.store.values.get(&slot);
-        value.map_or_else(
-            || vec![0; self.controllers[0].settings().shape.words()],
-            |(version, value)| {
-                codec.decode(slot, &version.0, value).expect("a value that a server wrote").filter.words().to_vec()
-            },
-        )
+        Some(codec.decode(slot, &version.0, value).expect("a value that a server wrote"))
+    }
+
+    fn stored_bits(&self, world: &World, slot: Slot) -> Vec<u64> {
+        let words = self.controllers[0].settings().shape.words();
+        self.value(world, slot).map_or_else(|| vec![0; words], |value| value.filter.words().to_vec())
     }
 
     /// Returns the bits of a minute's log in the store, up to this position.
@@ -349,7 +362,7 @@ impl Stage {
     pub(super) fn broken(&self, world: &World) -> Option<String> {
         for (name, server) in NAMES.iter().zip(&world.servers) {
             for (age, (slot, Minute { words: held, lack, .. })) in slots(world.turns).zip(&server.minutes).enumerate() {
-                let stored = self.stored(world, slot);
+                let stored = self.stored_bits(world, slot);
                 let known = server.round.known.get(&slot).map(|known| &known.entry.version);
                 let is_known = world.store.values.get(&slot).map(|(version, _)| version) == known;
                 if is_known && holds_more(&stored, held) {
@@ -373,6 +386,41 @@ impl Stage {
                     return Some(format!(
                         "{name} counts its bits of {slot} as published in version {known:?} or in the log ({lack:?}), \
                          but the store lacks some"
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns an error if the store makes a server that starts now believe something wrong, while it has lost nothing.
+    pub(super) fn misleads(&self, world: &World) -> Option<String> {
+        let is_promised = self.covers && !world.has_lost;
+        [false, true].into_iter().filter(|_| is_promised).find_map(|has_beat| self.misleads_a_joiner(world, has_beat))
+    }
+
+    /// Returns an error if a server that starts now covers a minute after its first round and lacks bits of it. The
+    /// others say that these are in the store: in the value, or in the log if the value does not claim to have all.
+    fn misleads_a_joiner(&self, world: &World, has_beat: bool) -> Option<String> {
+        let mut joined = world.clone();
+        joined.servers[0] = Rc::new(self.server(0, world.turns, true));
+        if has_beat {
+            self.beat(&mut joined, 0, true);
+        }
+        self.exchange(&mut joined, 0, false);
+        self.end_round(&mut joined, 0, Healing::Lazily);
+        for (age, slot) in slots(world.turns).enumerate() {
+            let ours = &joined.servers[0].minutes[age];
+            let claims_all = self.value(world, slot).is_some_and(|value| value.covers == Covers::Minute);
+            for (name, server) in NAMES.iter().zip(&world.servers) {
+                let theirs = &server.minutes[age];
+                let unsent = self.bits(server.unsent.get(age).into_iter().flatten());
+                let is_there = theirs.lack == Lack::Nothing || theirs.lack == Lack::Logged && !claims_all;
+                let is_there = is_there && !is_on_its_way(server, slot);
+                if ours.is_covered && is_there && holds_more(&theirs.words, &union(unsent, &ours.words)) {
+                    let has_beat = if has_beat { "a beat and " } else { "" };
+                    return Some(format!(
+                        "after {has_beat}a round, a new server covers {slot} and lacks bits of {name}"
                     ));
                 }
             }
