@@ -61,6 +61,7 @@ struct Waiter {
     /// The expected waits, and when they were told.
     told: Vec<(Duration, Duration)>,
     admitted: Option<Duration>,
+    has_left: bool,
 }
 
 /// All who asked for a seat.
@@ -80,6 +81,8 @@ pub struct Waits {
     pub p99: Duration,
     /// The part of the honest who came in.
     pub came_in: f64,
+    /// The part of the honest who gave up. All others still waited at the end.
+    pub left: f64,
     /// The requests of one honest waiter in a minute.
     pub polls_per_minute: f64,
     /// The median error of the expected wait, as a part of the real one; `None` if none was told.
@@ -112,6 +115,13 @@ impl Waiters {
         if let Some(waiter) = self.players.get_mut(&player) {
             waiter.admitted.get_or_insert(now);
             waiter.tickets.clear();
+        }
+    }
+
+    /// Notes that a player gave up.
+    pub fn left(&mut self, player: usize) {
+        if let Some(waiter) = self.players.get_mut(&player) {
+            waiter.has_left = true;
         }
     }
 
@@ -157,6 +167,7 @@ impl Waiters {
             median: quantile(0.5),
             p99: quantile(0.99),
             came_in: waited.len() as f64 / honest.len() as f64,
+            left: honest.iter().filter(|waiter| waiter.has_left).count() as f64 / honest.len() as f64,
             polls_per_minute: f64::from(polls) / minutes,
             eta_error: errors.get(errors.len() / 2).copied(),
             gains: gains.into(),

@@ -825,18 +825,26 @@ impl<'a> World<'a> {
     fn visit(&mut self, visit: Visit) {
         let Visit { player, server: place, due } = visit;
         let Some(server) = self.servers[place].as_ref().filter(|server| server.leaving.is_none()) else {
-            return self.players.answer(player, Answer::Lost);
+            return self.answer_player(player, Answer::Lost);
         };
         if server.paused_until > self.now {
             // The connection waits; a request may be the first thing that runs after the pause.
             let at = server.paused_until + MILLI.mul_f64(5.0 * self.machines.f64());
             if at > due + 30 * self.fleet.sync_every {
-                return self.players.answer(player, Answer::Lost);
+                return self.answer_player(player, Answer::Lost);
             }
             return self.schedule(at, Event::Visit(visit));
         }
         if let Some(answer) = self.decide(place, player) {
-            self.players.answer(player, answer);
+            self.answer_player(player, answer);
+        }
+    }
+
+    fn answer_player(&mut self, player: PlayerId, answer: Answer) {
+        let gave_up = self.players.census().gave_up;
+        self.players.answer(player, answer);
+        if self.players.census().gave_up > gave_up {
+            self.waiters.left(player.index());
         }
     }
 
@@ -851,7 +859,7 @@ impl<'a> World<'a> {
         if let Some(figures) = &mut self.figures {
             figures.decided(token, place, decision, Slot::at(self.store.clock.wall(), self.fleet.slot), self.now);
         }
-        self.players.answer(player, if is_seen { Answer::Admitted } else { Answer::Rejected { retry_after } });
+        self.answer_player(player, if is_seen { Answer::Admitted } else { Answer::Rejected { retry_after } });
     }
 
     /// Returns the answer, or `None` if it is a refusal that waits.

@@ -14,8 +14,8 @@ const FILLS_FOR: Duration = Duration::from_secs(600);
 /// So many newcomers come in a second once the room is full.
 const RATE: f64 = 60.0;
 const CROWD_FOR: Duration = Duration::from_secs(900);
-/// The mean time after which a waiter gives up.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// The mean time after which a waiter gives up. With a line, about 30 % do.
+const PATIENCE: Duration = Duration::from_secs(330);
 
 /// A fleet whose newcomers wait, and the figures that are printed of it.
 pub struct Play {
@@ -64,25 +64,26 @@ pub fn table(rows: &[(Play, Row)]) -> String {
         "X = {X}, a window of {} min. {RATE:.0} newcomers a second for {} min after the room was full. The mean \
          patience is {} min. One of ten cheats: how many seconds sooner those come in who do, and the part of them who \
          do.\n\n\
-         | N | traffic | newcomers | came in | τ | wait, s: median | p99 ÷ median | requests a minute \
+         | N | traffic | newcomers | came in | left | τ | wait, s: median | p99 ÷ median | requests a minute \
          | seats used | overshoot | error of the expected wait |",
         FILLS_FOR.as_secs() / 60,
         CROWD_FOR.as_secs() / 60,
-        PATIENCE.as_secs() / 60,
+        PATIENCE.as_secs_f64() / 60.0,
     );
     for manner in Manner::CHEATS {
         let _ = write!(table, " {} |", manner.name());
     }
-    let _ = writeln!(table, "\n|---:|---|---|{}", "---:|".repeat(8 + Manner::CHEATS.len()));
+    let _ = writeln!(table, "\n|---:|---|---|{}", "---:|".repeat(9 + Manner::CHEATS.len()));
     for (Play { servers, roaming, line, .. }, Row { overshoot, utilisation, waits }) in rows {
         let traffic = if *roaming == Roaming::Skewed { "skewed" } else { "even" };
         let newcomers = if *line { "in a line" } else { "first who asks" };
         let error = waits.eta_error.map_or("—".to_owned(), |error| format!("{:.0} %", 100.0 * error));
         let _ = write!(
             table,
-            "| {servers} | {traffic} | {newcomers} | {:.0} % | {:.3} | {:.0} | {:.1} | {:.1} | {:.1} % | {:.2} % \
-             | {error} |",
+            "| {servers} | {traffic} | {newcomers} | {:.0} % | {:.0} % | {:.3} | {:.0} | {:.1} | {:.1} | {:.1} % \
+             | {:.2} % | {error} |",
             100.0 * waits.came_in,
+            100.0 * waits.left,
             waits.tau,
             waits.median.as_secs_f64(),
             waits.p99.div_duration_f64(waits.median),
