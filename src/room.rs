@@ -114,8 +114,10 @@ pub enum Refill {
 #[cfg_attr(feature = "server", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OnOutage {
-    /// First the rest of the last share. Then as many newcomers as the room allows if every other server admits as many
-    /// as this one.
+    /// First the rest of the last share, or the seats that the server holds. Then as many newcomers as the room allows
+    /// if every other server admits as many as this one. A server that leases its seats waits until five rounds have
+    /// passed since the store's last answer before it admits newcomers in place of users who have left since then:
+    /// until then, the other servers may lease these seats.
     #[default]
     Local,
     /// All newcomers. But while throttling with `refill = "after-resume"`, none, unless coverage is incomplete.
@@ -248,6 +250,9 @@ pub(crate) struct Room {
     /// While this server gets its seats from the store's ledger: the free seats, and the unused ones of the others, as
     /// of the last answer.
     leased_elsewhere: Option<u64>,
+    /// The active users at the ledger's last answer and the newcomers admitted here since, as long as the ledger may
+    /// have this server's line. The others lease the seats of users who leave after that answer.
+    active_at_lease: Option<f64>,
     nodes: u64,
     /// The counts that `nodes` is computed from.
     counted: Nodes,
@@ -277,6 +282,7 @@ impl Room {
             taken: 0,
             permits: Permits::full(settings.newcomers_per_minute, settings.expected_nodes, now),
             leased_elsewhere: None,
+            active_at_lease: None,
             nodes: 1,
             counted: Nodes::default(),
             budget: Budget::default(),
@@ -357,6 +363,7 @@ impl Room {
         self.taken += self.share.min(1);
         self.share = self.share.saturating_sub(1);
         self.newcomers_since_read = self.newcomers_since_read.saturating_add(1);
+        self.active_at_lease = self.active_at_lease.map(|users| users + 1.0);
         if !is_leased {
             self.budget.spend();
             self.permits.take(1);
@@ -409,7 +416,7 @@ impl Room {
         }
         self.misses_users = may_miss_users && !self.budget.knows_everybody();
         if !fleet.leases {
-            self.leased_elsewhere = None;
+            (self.leased_elsewhere, self.active_at_lease) = (None, None);
         }
         if fleet.has_predecessors || fleet.users_are_hidden || self.misses_users {
             self.share = self.held.seats();
@@ -487,6 +494,12 @@ impl Room {
         self.share = self.share.saturating_add(granted);
         self.give_back(f64::INFINITY, active_users);
         self.leased_elsewhere = Some(pool.saturating_sub(self.unused()));
+        self.active_at_lease = Some(active_users);
+    }
+
+    /// Records that the ledger has dropped this server's line, because the server has not renewed it for so long.
+    pub(crate) fn leave_ledger(&mut self) {
+        self.active_at_lease = None;
     }
 
     /// Returns the free seats, and the unused ones of the other servers, as of the ledger's last answer; `None` if this
@@ -679,6 +692,7 @@ impl Room {
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Open) => Ok(Reason::OutageOpen),
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Closed) => Err(Reason::OutageClosed),
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Local) => {
+                let active_users = self.active_at_lease.map_or(active_users, |then| active_users.max(then));
                 of(self.share > held || self.has_budget(active_users), Reason::OutageSpent)
             }
         }

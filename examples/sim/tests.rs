@@ -34,6 +34,14 @@ fn the_same_seed_is_the_same_run_step_by_step() {
     assert_ne!(digest(2000), digest(2001));
 }
 
+/// The product was wrong about these; BUGS.md says why.
+#[test]
+fn seeds_that_once_broke_a_promise_break_none() {
+    for seed in [1_000_143_871, 1_000_242_031, 1_000_274_073] {
+        assert_eq!(World::new(&Plan::draw(seed)).play().violation, None, "seed {seed}");
+    }
+}
+
 /// The oracle was wrong about these; BUGS.md says why.
 #[test]
 fn seeds_that_the_oracle_once_misjudged_break_no_promise() {

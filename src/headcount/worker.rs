@@ -240,6 +240,7 @@ impl Worker {
         let is_old = last.is_some_and(|last| monotonic.saturating_sub(last) > alive_for);
         if is_old && matches!(core.link(), FleetLink::Up | FleetLink::ReadOnly) {
             core.lose_store();
+            core.leave_ledger();
             tracing::error!(
                 ?alive_for,
                 "no round has succeeded for this long: the store counts as away, and this server goes on alone"
