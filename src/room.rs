@@ -115,9 +115,9 @@ pub enum Refill {
 #[serde(rename_all = "kebab-case")]
 pub enum OnOutage {
     /// First the rest of the last share, or the seats that the server holds. Then as many newcomers as the room allows
-    /// if every other server admits as many as this one. A server that leases its seats waits until five rounds have
-    /// passed since the store's last answer before it admits newcomers in place of users who have left since then:
-    /// until then, the other servers may lease these seats.
+    /// if every other server admits as many as this one. For five rounds (at least 3 s) after the ledger's last answer,
+    /// a server that leases its seats admits nobody in place of users who leave: the outage may be over sooner for
+    /// other servers, and these lease the seats.
     #[default]
     Local,
     /// All newcomers. But while throttling with `refill = "after-resume"`, none, unless coverage is incomplete.
@@ -250,8 +250,8 @@ pub(crate) struct Room {
     /// While this server gets its seats from the store's ledger: the free seats, and the unused ones of the others, as
     /// of the last answer.
     leased_elsewhere: Option<u64>,
-    /// The active users at the ledger's last answer and the newcomers admitted here since, as long as the ledger may
-    /// have this server's line. The others lease the seats of users who leave after that answer.
+    /// The active users at the ledger's last answer, plus the newcomers admitted here since. `None` if the ledger has no
+    /// line of this server. Other servers may lease the seats of users who have left since that answer.
     active_at_lease: Option<f64>,
     nodes: u64,
     /// The counts that `nodes` is computed from.
@@ -497,7 +497,17 @@ impl Room {
         self.active_at_lease = Some(active_users);
     }
 
-    /// Records that the ledger has dropped this server's line, because the server has not renewed it for so long.
+    /// Records that the ledger has answered without granting seats.
+    pub(crate) fn stay_in_ledger(&mut self, active_users: f64) {
+        self.active_at_lease = self.leased_elsewhere.map(|_| active_users);
+    }
+
+    /// Returns whether the ledger may have a line of this server.
+    pub(crate) fn is_in_ledger(&self) -> bool {
+        self.active_at_lease.is_some()
+    }
+
+    /// Records that the ledger has dropped this server's line, because the server has not renewed it.
     pub(crate) fn leave_ledger(&mut self) {
         self.active_at_lease = None;
     }
@@ -713,6 +723,7 @@ impl Room {
             (FleetLink::Alone, _) => self.room(active_users) > self.held.seats(),
             // Until this server has read the users of the other servers, any unseen user may be one of them.
             (_, OnOutage::Open) => !self.budget.has_settled(),
+            // Others may have admitted this user into a seat that has become free since the ledger's last answer.
             (_, OnOutage::Local) => !self.budget.knows_everybody() && self.has_budget(active_users),
         }
     }

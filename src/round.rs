@@ -814,7 +814,6 @@ impl Round {
             figures.last_success = Some(self.looked);
         }
         if self.figures.lock().write_refused.is_some() {
-            self.leave_ledger_if_silent(now);
             self.core.lose_writes();
             return self.end_unwritten(now);
         }
@@ -984,9 +983,9 @@ impl Round {
             }
             Phase::Fetching { .. } => {
                 self.coverage.leave_unread(&self.core, self.shown.iter().copied());
-                self.lose_store(error, now);
+                self.lose_store(error);
             }
-            Phase::Looking { .. } | Phase::Idle => self.lose_store(error, now),
+            Phase::Looking { .. } | Phase::Idle => self.lose_store(error),
         }
         self.count_failure(error, now);
         self.finish(if error.is_timeout() { Outcome::Timeout } else { Outcome::Failure }, now)
@@ -1019,8 +1018,7 @@ impl Round {
     }
 
     /// Marks the store as away. An outage is logged once, and again when its reason changes.
-    fn lose_store(&mut self, error: &StoreError, now: Duration) {
-        self.leave_ledger_if_silent(now);
+    fn lose_store(&mut self, error: &StoreError) {
         let before = self.core.lose_store();
         if before != FleetLink::Up && self.last_logged.as_ref() == Some(error) {
             return;

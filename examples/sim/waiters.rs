@@ -81,7 +81,7 @@ pub struct Waits {
     pub p99: Duration,
     /// The part of the honest who came in.
     pub came_in: f64,
-    /// The part of the honest who gave up. All others still waited at the end.
+    /// The part of the honest who gave up. Who neither came in nor gave up still waited at the end.
     pub left: f64,
     /// The requests of one honest waiter in a minute.
     pub polls_per_minute: f64,

@@ -140,6 +140,7 @@ impl Worker {
             }
         }
         self.check_link_age(monotonic);
+        self.check_ledger_age(monotonic);
         // Set only here: if the tick is interrupted earlier, the next one still notices the pause.
         self.last_tick = monotonic;
         self.unfinished = None;
@@ -231,6 +232,15 @@ impl Worker {
         self.spares.pop().unwrap_or_else(|| Bloom::new(core.settings.shape))
     }
 
+    /// Leaves the ledger of seats if it has not answered for `alive_for`: then it drops this server's line.
+    fn check_ledger_age(&self, monotonic: Duration) {
+        let core = &self.shared.core;
+        let last = self.shared.rounds.lock().last_beat;
+        if last.is_none_or(|last| monotonic.saturating_sub(last) > core.settings.alive_for()) {
+            core.leave_ledger();
+        }
+    }
+
     /// Marks the store as away if no round has succeeded for `alive_for`, whatever the reason, for example a blocked
     /// runtime or a store that ignores its timeout.
     fn check_link_age(&self, monotonic: Duration) {
@@ -240,7 +250,6 @@ impl Worker {
         let is_old = last.is_some_and(|last| monotonic.saturating_sub(last) > alive_for);
         if is_old && matches!(core.link(), FleetLink::Up | FleetLink::ReadOnly) {
             core.lose_store();
-            core.leave_ledger();
             tracing::error!(
                 ?alive_for,
                 "no round has succeeded for this long: the store counts as away, and this server goes on alone"

@@ -581,7 +581,7 @@ fn without_the_store_all_use_up_what_they_lease_and_no_more() {
     }
     assert_eq!(room.seat(10.0, true), Seat::Taken, "the others hold the other ninety seats");
     assert_eq!(room.seat(-30.0, true), Seat::Taken, "the others may lease the seats of users who leave");
-    // The others drop its line. 40 users leave. This server is one of four.
+    // The ledger drops its line. 40 users leave. This server is one of four.
     room.leave_ledger();
     for newcomer in 0..10 {
         assert_eq!(room.seat(-30.0 + f64::from(newcomer), true), Seat::Free);

@@ -147,14 +147,6 @@ impl Round {
             && self.core.may_lease()
     }
 
-    /// Gives up this server's part of the ledger if the others have dropped its line by now.
-    pub(super) fn leave_ledger_if_silent(&self, now: Duration) {
-        let alive_for = self.core.settings.alive_for();
-        if self.seats.last.is_none_or(|(_, at)| now.saturating_sub(at) >= alive_for) {
-            self.core.leave_ledger();
-        }
-    }
-
     /// Returns how many servers must have a line in the ledger: those that looked lately, or, if the store has lately
     /// lost heartbeats, the highest number of a while.
     pub(super) fn nodes_in_ledger(&self, now: Duration) -> u64 {
@@ -222,6 +214,8 @@ impl Round {
             self.core.lease_seats(granted, reply.pool);
             let mut figures = self.figures.lock();
             figures.seats_granted = figures.seats_granted.saturating_add(granted);
+        } else {
+            self.core.stay_in_ledger();
         }
     }
 

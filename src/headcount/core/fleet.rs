@@ -132,11 +132,6 @@ impl Core {
         })
     }
 
-    /// Records that the ledger of seats has dropped this server's line.
-    pub(crate) fn leave_ledger(&self) {
-        self.change(|state| state.room.leave_ledger());
-    }
-
     /// Records that the store answers but refuses writes.
     pub(crate) fn lose_writes(&self) {
         self.change(|state| state.room.lose_writes());

@@ -63,6 +63,21 @@ impl Core {
         });
     }
 
+    /// Records that the ledger has answered without granting seats.
+    pub(crate) fn stay_in_ledger(&self) {
+        self.change(|state| {
+            let active_users = state.active_users();
+            state.room.stay_in_ledger(active_users);
+        });
+    }
+
+    /// Records that the ledger has dropped this server's line, unless the server has none.
+    pub(crate) fn leave_ledger(&self) {
+        if self.state.read().room.is_in_ledger() {
+            self.change(|state| state.room.leave_ledger());
+        }
+    }
+
     /// Returns how many newcomers will be in no log, and are not known to be published by rounds.
     pub(crate) fn newcomers_left_out(&self) -> u64 {
         self.state.read().ring.newcomers_left_out()
