@@ -10,7 +10,7 @@ use headcount::round::{
     SeatReply, SeatRequest,
 };
 use headcount::time::{Clock, ManualClock, Slot, Timestamp};
-use headcount::{Builder, FilterStore, MemoryStore, RedisStore};
+use headcount::{Builder, FilterStore, MemoryStore, RedisStore, StoreError};
 use node::{MINUTE, Node, SECOND, X, clock, settle};
 use std::sync::Arc;
 use std::time::Duration;
@@ -411,6 +411,36 @@ async fn a_flood_at_all_servers_admits_as_many_as_fit() {
     let (clock, store) = in_memory();
     let mut nodes = fleet(8, &clock, || store.clone()).await;
     assert_full(play(&mut nodes, 20, |_, _| 200).await);
+}
+
+/// Plays seconds without newcomers. The first server only ticks: it gets no answers.
+async fn goes_on_without_the_first<S: FilterStore>(nodes: &mut [Node<S>], beats: usize) {
+    for _ in 0..beats {
+        nodes[0].worker.tick();
+        play(&mut nodes[1..], 1, |_, _| 0).await;
+    }
+}
+
+#[tokio::test]
+async fn in_a_short_outage_the_seats_of_users_who_leave_are_left_to_the_others() {
+    let (clock, store) = in_memory();
+    let window = |builder: Builder| builder.window(2 * MINUTE).slots(2);
+    let mut nodes = fleet_of(2, &clock, || store.clone(), window).await;
+    assert_full(play(&mut nodes, 20, |_, _| 200).await);
+    // The users are silent from now on. They leave when the third minute from now begins.
+    let leave = nodes[0].slot().plus(3).start(MINUTE);
+    while clock.wall().plus(SECOND) < leave {
+        play(&mut nodes, 1, |_, _| 0).await;
+    }
+    let now = clock.monotonic();
+    nodes[0].exchange.round.begin(now);
+    nodes[0].exchange.round.answer(Err(StoreError::timeout("no answer")), now);
+    goes_on_without_the_first(&mut nodes, 20).await;
+    assert!(nodes[1].headcount.status().active_users.estimate < 10, "they have left");
+    assert!(!nodes[0].headcount.admit("newcomer").is_admitted(), "the second server may have this seat");
+    assert!(nodes[1].headcount.admit("newcomer").is_admitted());
+    goes_on_without_the_first(&mut nodes, 40).await;
+    assert!(nodes[0].headcount.admit("another").is_admitted(), "the ledger has dropped the first server's line");
 }
 
 /// Returns the ledger's key. The ledger's time is that of Redis, so it would be quiet for five seconds of real time.
