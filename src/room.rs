@@ -250,8 +250,8 @@ pub(crate) struct Room {
     /// While this server gets its seats from the store's ledger: the free seats, and the unused ones of the others, as
     /// of the last answer.
     leased_elsewhere: Option<u64>,
-    /// The active users at the ledger's last answer, plus the newcomers admitted here since. `None` if the ledger has no
-    /// line of this server. Other servers may lease the seats of users who have left since that answer.
+    /// The active users at the ledger's last answer, plus the newcomers admitted here since. `None` if the ledger has
+    /// no line of this server. Other servers may lease the seats of users who have left since that answer.
     active_at_lease: Option<f64>,
     nodes: u64,
     /// The counts that `nodes` is computed from.

@@ -59,10 +59,11 @@ async function person(browser, language, heading, options = {}) {
   await page.screenshot({ path: path.join(plan.shots, `waiting-${name}.png`) });
   if (rest.javaScriptEnabled !== false) {
     await clean(page, name, told);
-    const left = Number(await page.locator('#seconds').innerText());
-    const seen = answers.length;
+    // The page may have come in at any moment, and then it counts nothing down.
+    const seconds = async () => Number(await page.locator('#seconds').innerText({ timeout: 1000 }).catch(() => NaN));
+    const [left, seen] = [await seconds(), answers.length];
     await until(`${name}: the countdown`, async () => (
-      answers.length > seen || Number(await page.locator('#seconds').innerText()) < left
+      answers.length > seen || answers.at(-1).status() === 200 || await seconds() < left
     ));
   }
   await until(`${name}: to be in`, () => answers.at(-1).status() === 200, 120_000);
