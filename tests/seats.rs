@@ -413,7 +413,7 @@ async fn a_flood_at_all_servers_admits_as_many_as_fit() {
     assert_full(play(&mut nodes, 20, |_, _| 200).await);
 }
 
-/// Plays seconds without newcomers. The first server only ticks: it gets no answers.
+/// Plays beats without newcomers. The first server only ticks: it gets no answers.
 async fn goes_on_without_the_first<S: FilterStore>(nodes: &mut [Node<S>], beats: usize) {
     for _ in 0..beats {
         nodes[0].worker.tick();

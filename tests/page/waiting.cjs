@@ -59,7 +59,7 @@ async function person(browser, language, heading, options = {}) {
   await page.screenshot({ path: path.join(plan.shots, `waiting-${name}.png`) });
   if (rest.javaScriptEnabled !== false) {
     await clean(page, name, told);
-    // The page may have come in at any moment, and then it counts nothing down.
+    // The person may have come in by now, and then nothing is counted down.
     const seconds = async () => Number(await page.locator('#seconds').innerText({ timeout: 1000 }).catch(() => NaN));
     const [left, seen] = [await seconds(), answers.length];
     await until(`${name}: the countdown`, async () => (

@@ -6,15 +6,11 @@ use crate::bench::{Bench, Spec};
 use crate::origin::Heard;
 use crate::report::Finding;
 use crate::support::request;
-use std::time::Duration;
 
 /// Row 26. A player is admitted, and then asks the same server again at once over eight connections.
 pub fn asked_again_at_once(rig: &Rig) -> Finding {
     let pairs = rig.times(1_000_000) as usize;
-    // A process that does not run for three rounds gives its seats back and rejects newcomers for a moment. A busy
-    // machine may stand still for three rounds of a tenth of a second.
-    let sync_every = Duration::from_millis(500);
-    let spec = Spec { servers: 1, max_active_users: 1_000_000, slots: 10, sync_every, ..Spec::default() };
+    let spec = Spec { servers: 1, max_active_users: 1_000_000, slots: 10, ..Spec::default() };
     let bench = Bench::start(rig.runtime.handle(), spec);
     let ask = |first: usize| {
         let asker = bench.asker.clone();
