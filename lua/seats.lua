@@ -12,7 +12,7 @@
 -- new one begins, and is quiet until all servers have written their lines.
 local longest_field = 256 -- bytes
 local most_lines = 4096
-local audit_every = 1000 -- ms
+local audits = 10 -- in the time of a lease
 local where_asked = 0.75 -- of the room; the rest goes to all servers alike
 -- The part of the room that is not leased while any server gets shares with its rounds: such a server knows of no
 -- leases. All of them together get a quarter of the room, and each may have got two shares since its last line.
@@ -88,9 +88,11 @@ local function add(sums, line, times)
   sums.lines = sums.lines + times
 end
 
--- Compares the sums with the lines, and removes the lines of servers that are silent. Returns false if they differ, and
--- nil if Redis refuses the commands.
-local function audit(ledger, sums, now, alive_for)
+-- Compares the sums with the lines, takes back the seats of servers whose leases have ended, and removes the lines of
+-- servers that are gone. Rounds notice these a little earlier, because servers lease only while each server has a line.
+-- If Redis was away for a part of a lease, servers could not renew their leases, so they begin anew. Returns false if
+-- sums and lines differ, and nil if Redis refuses the commands.
+local function audit(ledger, sums, now, lasts_for, alive_for)
   local length = redis.pcall('HLEN', ledger)
   if type(length) ~= 'number' then
     return nil
@@ -98,10 +100,12 @@ local function audit(ledger, sums, now, alive_for)
     return false
   end
   local found = { unused = 0, unpublished = 0, demand = 0, shares = 0, readers = 0, lines = 0 }
-  local fields, silent = redis.pcall('HGETALL', ledger), {}
+  local fields, changed = redis.pcall('HGETALL', ledger), {}
   if fields.err then
     return nil
   end
+  local was_away = math.abs(now - sums.audited) >= lasts_for / 2
+  local gone_after = alive_for + lasts_for / audits
   for at = 1, #fields, 2 do
     if fields[at] ~= 'sums' then
       local line = #fields[at + 1] <= longest_field and read_line(fields[at + 1])
@@ -109,8 +113,9 @@ local function audit(ledger, sums, now, alive_for)
         return false
       end
       add(found, line, 1)
-      if math.abs(now - line.at) >= alive_for then
-        silent[fields[at]] = line
+      local silent_for = math.abs(now - line.at)
+      if was_away or silent_for >= gone_after or (silent_for >= lasts_for and line.unused + line.demand > 0) then
+        changed[fields[at]] = line
       end
     end
   end
@@ -119,11 +124,23 @@ local function audit(ledger, sums, now, alive_for)
       return false
     end
   end
-  for name, line in pairs(silent) do
-    if type(redis.pcall('HDEL', ledger, name)) == 'table' then
+  for name, line in pairs(changed) do
+    add(sums, line, -1)
+    local answer
+    if not was_away and math.abs(now - line.at) >= gone_after then
+      answer = redis.pcall('HDEL', ledger, name)
+    else
+      if was_away then
+        line.at = now
+      else
+        line.unused, line.demand = 0, 0
+      end
+      answer = redis.pcall('HSET', ledger, name, write_line(line))
+      add(sums, line, 1)
+    end
+    if type(answer) == 'table' then
       return nil
     end
-    add(sums, line, -1)
   end
   sums.audited = now
   return true
@@ -150,6 +167,7 @@ end
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
 local function lease(ledger, server, ask, logged, now, alive_for)
+  local lasts_for = ask.lasts_for > 0 and math.min(ask.lasts_for, alive_for) or alive_for
   local name = 'w:' .. server
   local sums, line = read_ledger(ledger, name)
   local knows_more = sums and ask.epoch == sums.epoch
@@ -157,16 +175,17 @@ local function lease(ledger, server, ask, logged, now, alive_for)
   local age = sums and math.abs(now - sums.audited)
   -- Either nobody has asked for so long, or the clock has stepped. Who holds seats is unknown.
   local is_outdated = sums and age >= alive_for
-  if sums and not knows_more and not is_outdated and age >= audit_every then
+  if sums and not knows_more and not is_outdated and age >= lasts_for / audits then
     local answer = redis.pcall('HSET', ledger, 'sums', write_sums(sums))
     if type(answer) == 'table' then
       return nil
     end
-    local agrees = audit(ledger, sums, now, alive_for)
+    local agrees = audit(ledger, sums, now, lasts_for, alive_for)
     if agrees == nil then
       return nil
     elseif agrees then
-      line = line and math.abs(now - line.at) < alive_for and line or nil
+      local text = redis.pcall('HGET', ledger, name)
+      line = text and read_line(text) or nil
     else
       sums = nil
     end
@@ -178,11 +197,11 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     end
     line = nil
     sums = {
-      epoch = ask.new_epoch, quiet = now + alive_for, audited = now, logged = 0, valued = 0, unused = 0,
+      epoch = ask.new_epoch, quiet = now + lasts_for, audited = now, logged = 0, valued = 0, unused = 0,
       unpublished = 0, demand = 0, shares = 0, readers = 0, lines = 0, permits = 0, filled = now,
     }
   end
-  sums.quiet = math.min(sums.quiet, now + alive_for)
+  sums.quiet = math.min(sums.quiet, now + lasts_for)
   local is_new = ask.number > (line and line.number or 0)
   if is_new then
     if line then

@@ -225,6 +225,8 @@ pub(crate) struct FleetView {
     pub(crate) loses_heartbeats: bool,
     /// Whether this server gets its seats from the store's ledger, not from its rounds.
     pub(crate) leases: bool,
+    /// Whether the ledger may have given these seats to others, because it has not answered for the time of a lease.
+    pub(crate) lease_has_ended: bool,
     /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
     pub(crate) random: f64,
 }
@@ -423,6 +425,9 @@ impl Room {
             return;
         }
         if fleet.leases {
+            if fleet.lease_has_ended {
+                self.end_lease();
+            }
             return;
         }
         // Assumes that every other node holds as many seats as this one.
@@ -505,6 +510,14 @@ impl Room {
     /// Returns whether the ledger may have a line of this server.
     pub(crate) fn is_in_ledger(&self) -> bool {
         self.active_at_lease.is_some()
+    }
+
+    /// Drops the unused seats, because the ledger may have given them to others. Does nothing if they are a share.
+    pub(crate) fn end_lease(&mut self) {
+        if let Some(elsewhere) = self.leased_elsewhere {
+            self.leased_elsewhere = Some(elsewhere.saturating_add(self.unused()));
+            self.share = self.held.seats();
+        }
     }
 
     /// Records that the ledger has dropped this server's line, because the server has not renewed it.

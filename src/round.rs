@@ -847,6 +847,7 @@ impl Round {
             is_being_repaired: self.damaged_since.is_some_and(|since| self.looked.saturating_sub(since) < REPAIR),
             loses_heartbeats: self.lost_heartbeat,
             leases: self.leases(now),
+            lease_has_ended: self.lease_has_ended(now),
             random,
         });
         if recovered {

@@ -83,6 +83,7 @@ impl History {
             rounding: rng.f64(),
             newcomers_per_minute: (rng.u8(..) < 128).then(|| [1, 60, 600, 10_000_000][rng.usize(..4)]),
             taken: if rarely(rng) { rng.u64(..100) } else { self.taken[server] },
+            lasts_for: Duration::from_millis([0, 300, 1000, 2000, 10_000][rng.usize(..5)]),
         }
     }
 
@@ -111,6 +112,7 @@ fn asks_redis(
         .arg(ask.room.map_or_else(String::new, |room| room.to_string()));
     call.arg(ask.demand).arg(ask.rounding.to_string());
     call.arg(ask.newcomers_per_minute.map_or_else(String::new, |most| most.to_string())).arg(ask.taken);
+    call.arg(ask.lasts_for.as_millis() as u64);
     call.arg(1 << 18).arg(1 << 20).arg(usize::from(log.is_some()));
     if let Some(log) = log {
         call.key(&keys[1]);
@@ -606,18 +608,75 @@ async fn a_lost_ledger_is_quiet_for_a_while_and_grants_nothing_twice() {
     assert_full(before + used_up + after);
 }
 
+/// The time between two rounds, and the beats of a lease: five rounds, at least 2.5 s.
+const LEASES: [(Duration, usize); 2] = [(Duration::from_secs(1), 50), (Duration::from_millis(400), 25)];
+
+/// A fleet in which the first server holds most of the room, and how many users that has admitted.
+async fn fleet_with_one_holder(sync_every: Duration) -> (Vec<Node<MemoryStore>>, usize) {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet_of(4, &clock, || store.clone(), |builder| builder.sync_every(sync_every)).await;
+    let admitted = play(&mut nodes, 3, |_, place| 10 * usize::from(place == 0)).await;
+    assert!(nodes[0].headcount.status().share > X / 2);
+    (nodes, admitted)
+}
+
 #[tokio::test]
 async fn a_server_that_is_killed_leaves_its_seats_to_the_others() {
-    let (clock, store) = in_memory();
-    let mut nodes = fleet(4, &clock, || store.clone()).await;
-    // One server holds most of the room when it is killed.
-    let taken = play(&mut nodes, 3, |_, place| 10 * usize::from(place == 0)).await;
-    assert!(nodes[0].headcount.status().share > X / 2);
-    nodes.remove(0);
-    let meanwhile = play(&mut nodes, 20, |_, _| 20).await;
-    assert!(meanwhile < X as usize / 2, "{meanwhile}");
-    let after = play(&mut nodes, 100, |_, _| 20).await;
-    assert_full(taken + meanwhile + after);
+    for (sync_every, beats) in LEASES {
+        let (mut nodes, taken) = fleet_with_one_holder(sync_every).await;
+        nodes.remove(0);
+        let meanwhile = play(&mut nodes, beats - 2, |_, _| 20).await;
+        assert!(meanwhile < X as usize / 2, "{meanwhile}");
+        let after = play(&mut nodes, 12, |_, _| 100).await;
+        assert!(taken + meanwhile + after >= X as usize * 95 / 100, "{taken} + {meanwhile} + {after}");
+        assert_full(taken + meanwhile + after + play(&mut nodes, 70, |_, _| 20).await);
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_beats_fail_uses_no_seats_that_others_may_get() {
+    let [_, (sync_every, beats)] = LEASES;
+    let (mut nodes, mut admitted) = fleet_with_one_holder(sync_every).await;
+    let held = nodes[0].headcount.status().share;
+    // The ledger keeps its line for three seconds. Afterwards, rounds share out the room.
+    for beat in 1..30 {
+        for node in &mut nodes {
+            node.round().await;
+        }
+        let has_ended = beat >= beats;
+        assert_eq!(nodes[0].headcount.status().share, if has_ended { 0 } else { held }, "beat {beat}");
+        if has_ended {
+            assert!(!nodes[0].headcount.admit(fastrand::u64(..).to_le_bytes()).is_admitted());
+        }
+        admitted += play(&mut nodes[1..], 1, |_, _| 400 * usize::from(has_ended)).await;
+    }
+    assert_full(admitted);
+}
+
+#[tokio::test]
+async fn a_server_that_was_cut_off_leaves_its_seats_to_those_who_have_leased_them_since() {
+    let [(sync_every, beats), _] = LEASES;
+    let (mut nodes, mut admitted) = fleet_with_one_holder(sync_every).await;
+    let now = nodes[0].clock.monotonic();
+    nodes[0].exchange.round.begin(now);
+    nodes[0].exchange.round.answer(Err(StoreError::timeout("no answer")), now);
+    for beat in 0..beats + 10 {
+        nodes[0].worker.tick();
+        admitted += play(&mut nodes[1..], 1, |_, _| usize::from(beat > beats)).await;
+        if beat % 10 == 9 {
+            for node in &mut nodes[1..] {
+                node.round().await;
+            }
+        }
+    }
+    let share = |node: &Node<_>| node.headcount.status().share as usize;
+    assert!(share(&nodes[0]) > X as usize / 2, "without the store it may use them");
+    nodes[0].round().await;
+    nodes[0].beat().await;
+    assert_eq!(share(&nodes[0]), 0);
+    let held: usize = nodes.iter().map(share).sum();
+    assert!(held > X as usize / 2 && admitted + held <= X as usize + ERROR, "{admitted} inside, {held} seats");
+    assert_full(admitted + play(&mut nodes, 60, |_, _| 20).await);
 }
 
 #[tokio::test]

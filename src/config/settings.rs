@@ -75,6 +75,12 @@ impl Settings {
         (5 * self.sync_every).max(Duration::from_secs(3))
     }
 
+    /// Returns how long a server that is silent keeps its seats. It is long enough for rounds that succeed to publish
+    /// newcomers whom the ledger has not been told.
+    pub(crate) fn lease_lasts_for(&self) -> Duration {
+        (5 * self.sync_every).max(Duration::from_millis(2500))
+    }
+
     /// Returns how long the store keeps what servers write: a window, and two minutes in case clocks differ.
     pub(crate) fn keep_for(&self) -> Duration {
         (self.slot_length * self.slots as u32 + 2 * self.slot_length).max(Duration::from_secs(60))

@@ -49,6 +49,7 @@ fn fleet_of(nodes: u64) -> FleetView {
         users_are_hidden: false,
         is_being_repaired: false,
         leases: false,
+        lease_has_ended: false,
         loses_heartbeats: false,
         random: 0.0,
     }
@@ -588,6 +589,23 @@ fn without_the_store_all_use_up_what_they_lease_and_no_more() {
         room.take_seat();
     }
     assert_eq!(room.seat(-20.0, true), Seat::Taken);
+}
+
+#[test]
+fn the_seats_of_a_lease_that_has_ended_count_as_those_of_others() {
+    let mut room = leasing(100);
+    room.lease(10, 100, 0.0);
+    room.hold_seat(ALICE);
+    let ended = FleetView { leases: true, lease_has_ended: true, ..fleet_of(4) };
+    room.renew(renewal_in(0.0, ended));
+    assert_eq!((room.unused(), room.held(), room.leased_elsewhere()), (0, 1, Some(99)));
+    // A share is not leased.
+    let mut room = leasing(100);
+    room.renew(renewal_in(0.0, fleet_of(4)));
+    let share = room.unused();
+    room.end_lease();
+    assert_eq!((room.unused(), room.leased_elsewhere()), (share, None));
+    assert!(share > 0);
 }
 
 #[test]

@@ -301,6 +301,7 @@ mod tests {
                 users_are_hidden: false,
                 is_being_repaired: false,
                 leases: false,
+                lease_has_ended: false,
                 loses_heartbeats: false,
                 random: 0.5,
             },

@@ -323,6 +323,9 @@ pub struct SeatRequest {
     /// How many of its seats this server has given to newcomers or holds for them, in all. From this, the store tells
     /// seats that were taken from those that were given back.
     pub taken: u64,
+    /// How long the lease lasts: if this server does not ask again for so long, the ledger grants its unused seats to
+    /// others. Zero stands for `alive_for`.
+    pub lasts_for: Duration,
 }
 
 /// What the ledger of seats says. [`SeatRequest`] has an example.

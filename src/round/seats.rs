@@ -84,6 +84,12 @@ impl Seats {
     fn is_beginning(&self, now: Duration, alive_for: Duration) -> bool {
         self.lost_at.is_some_and(|at| now.saturating_sub(at) < 2 * alive_for)
     }
+
+    /// Returns whether a new ledger may grant seats although servers have no line in it: they are gone by now.
+    fn is_replacing(&self, now: Duration, alive_for: Duration) -> bool {
+        let all_are_heard = self.lost_at.is_some_and(|at| now.saturating_sub(at) >= alive_for);
+        all_are_heard && self.is_beginning(now, alive_for)
+    }
 }
 
 impl Round {
@@ -97,9 +103,10 @@ impl Round {
         let is_recent = |at: Duration| now.saturating_sub(at) < alive_for / 2;
         let nodes = self.nodes_in_ledger(now);
         let has_all = self.seats.last.is_some_and(|(last, _)| last.servers >= nodes);
-        let may_ask =
-            self.may_lease() && now >= self.seats.waits_until && (has_all || self.seats.is_beginning(now, alive_for));
+        let may_grant = has_all || self.seats.is_replacing(now, alive_for);
+        let may_ask = self.may_lease() && now >= self.seats.waits_until && may_grant;
         let shares = !self.leases(now);
+        let lasts_for = self.core.settings.lease_lasts_for();
         let held = self.core.report_seats(self.part(demand, now).map(|part| part + rounding));
         let seats = &mut self.seats;
         seats.number += 1;
@@ -123,6 +130,7 @@ impl Round {
             rounding,
             newcomers_per_minute: held.newcomers_per_minute,
             taken: held.taken.min(MOST),
+            lasts_for,
         }
     }
 
@@ -180,6 +188,12 @@ impl Round {
         self.seats.leases && is_answered
     }
 
+    /// Returns whether the last answered request before `now` is older than a lease.
+    pub(super) fn lease_has_ended(&self, now: Duration) -> bool {
+        let lasts_for = self.core.settings.lease_lasts_for();
+        self.seats.last.is_some_and(|(_, at)| now.saturating_sub(at) >= lasts_for)
+    }
+
     /// Reads the ledger's answer, which came at monotonic time `now`. `has_read_all` says whether this beat has read
     /// all logs up to their ends.
     pub(super) fn read_seats(&mut self, reply: Option<SeatReply>, has_read_all: bool, now: Duration) {
@@ -188,6 +202,10 @@ impl Round {
             self.seats.leases = false;
             return;
         };
+        // Others may have got the seats of a lease that has ended, unless the ledger was lost as well.
+        if reply.epoch == self.seats.epoch && self.lease_has_ended(sent_at) {
+            self.core.end_lease();
+        }
         let alive_for = self.core.settings.alive_for();
         let nodes = self.nodes_in_ledger(now);
         let seats = &mut self.seats;
@@ -222,7 +240,7 @@ impl Round {
     /// Notes that the store has lost a log, and with it newcomers whom the ledger counts as published. Rounds publish
     /// them within a few seconds.
     pub(super) fn lose_log(&mut self, now: Duration) {
-        self.seats.waits_until = now + self.core.settings.alive_for();
+        self.seats.waits_until = now + self.core.settings.lease_lasts_for();
     }
 
     /// Notes what the round that begins now will have read and published if it succeeds.

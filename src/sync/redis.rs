@@ -299,6 +299,7 @@ impl RedisStore {
         exchange.arg(seats.room.map_or_else(String::new, |room| room.to_string()));
         exchange.arg(seats.demand).arg(seats.rounding.to_string());
         exchange.arg(seats.newcomers_per_minute.map_or_else(String::new, |most| most.to_string())).arg(seats.taken);
+        exchange.arg(millis(seats.lasts_for));
         exchange.arg(MOST_NEWS_BYTES).arg(MOST_LOG_BYTES).arg(logs.len());
         for LogRequest { slot, name, id, new_id, read_to, last_read, entry, newcomers, keep_for } in logs {
             exchange.key(self.key(identity, &format!("news:{slot}:{name:016x}")));

@@ -107,6 +107,7 @@ pub const ROWS: &[Row] = &[
     row("row_51_a_crowd_at_one_server", leases::a_crowd_at_one_server),
     row("row_51_a_crowd_at_one_of_200", leases::a_crowd_at_one_of_200),
     row("row_53_leases_are_lost", leases::leases_are_lost),
+    row("row_53_leases_are_lost_in_long_rounds", leases::leases_are_lost_in_long_rounds),
     alone_in_full("row_54_sentinel_master_is_killed", sentinels::master_is_killed),
     alone_in_full("row_54_sentinel_master_is_demoted", sentinels::master_is_demoted),
     alone_in_full("row_54_sentinel_master_is_frozen", sentinels::master_is_frozen),

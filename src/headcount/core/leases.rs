@@ -71,6 +71,11 @@ impl Core {
         });
     }
 
+    /// Drops the unused seats, because the ledger may have given them to others.
+    pub(crate) fn end_lease(&self) {
+        self.change(|state| state.room.end_lease());
+    }
+
     /// Records that the ledger has dropped this server's line, unless the server has none.
     pub(crate) fn leave_ledger(&self) {
         if self.state.read().room.is_in_ledger() {

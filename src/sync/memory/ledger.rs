@@ -11,8 +11,8 @@ use crate::time::Timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The time between two removals of silent servers.
-const AUDIT_EVERY: Duration = Duration::from_secs(1);
+/// The number of audits in the time of a lease. They take the seats of silent servers back.
+const AUDITS: u32 = 10;
 
 /// The part of the room that goes to servers that newcomers ask. The rest goes to all servers alike.
 const WHERE_ASKED: f64 = 0.75;
@@ -59,19 +59,20 @@ impl Ledger {
         now: Timestamp,
         alive_for: Duration,
     ) -> (SeatReply, Option<Seats>) {
+        let lasts_for = if ask.lasts_for.is_zero() { alive_for } else { ask.lasts_for.min(alive_for) };
         let number = self.lines.get(server).map_or(0, |line| line.number);
         let knows_more = ask.epoch == self.epoch && (ask.read > self.logged + self.valued || ask.answered > number);
+        let age = distance(now, self.audited);
         // Either nobody has asked for so long, or the clock has stepped. Who holds seats is unknown.
-        let is_outdated = distance(now, self.audited) >= alive_for;
+        let is_outdated = age >= alive_for;
         if self.epoch == 0 || knows_more || is_outdated {
-            let quiet_until = now.plus(alive_for);
+            let quiet_until = now.plus(lasts_for);
             let permits = Permits::empty(now);
             *self = Self { epoch: ask.new_epoch, quiet_until, audited: now, permits, ..Self::default() };
-        } else if distance(now, self.audited) >= AUDIT_EVERY {
-            self.lines.retain(|_, line| distance(now, line.at) < alive_for);
-            self.audited = now;
+        } else if age >= lasts_for / AUDITS {
+            self.audit(now, lasts_for, alive_for);
         }
-        self.quiet_until = self.quiet_until.min(now.plus(alive_for));
+        self.quiet_until = self.quiet_until.min(now.plus(lasts_for));
         let ask = &within_bounds(ask);
         let before = self.lines.get(server).copied().unwrap_or_default();
         let is_new = ask.number > before.number;
@@ -128,6 +129,21 @@ impl Ledger {
             return (reply, Some(seats));
         }
         (reply, None)
+    }
+
+    /// Takes back the seats of servers whose leases have ended, and removes the lines of servers that are gone. Rounds
+    /// notice these a little earlier, because servers lease only while each server has a line. If the store was away
+    /// for a part of a lease, servers could not renew their leases, so they begin anew.
+    fn audit(&mut self, now: Timestamp, lasts_for: Duration, alive_for: Duration) {
+        if distance(now, self.audited) >= lasts_for / 2 {
+            self.lines.values_mut().for_each(|line| line.at = now);
+        }
+        let gone_after = alive_for + lasts_for / AUDITS;
+        self.lines.retain(|_, line| distance(now, line.at) < gone_after);
+        for line in self.lines.values_mut().filter(|line| distance(now, line.at) >= lasts_for) {
+            (line.unused, line.demand) = (0, 0);
+        }
+        self.audited = now;
     }
 }
 
@@ -186,12 +202,32 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_seats_of_a_silent_server_are_free_after_a_while() {
+    /// What the ledger grants the second server after one to four seconds, if it then says that it holds none; and how
+    /// many servers have a line. It also asks in between.
+    fn granted_meanwhile(lasts_for: Duration) -> Vec<(u64, u64)> {
         let (mut ledger, now) = ledger();
-        let mut asks = |number, after| ledger.lease("b", &ask(number), 0, now.plus(after), ALIVE_FOR).0;
-        let granted: Vec<_> = (1..=4).map(|second| asks(5 + second, second as u32 * SECOND).granted).collect();
-        // Each request says that the server holds none.
-        assert_eq!(granted, [12, 12, 100, 100]);
+        let mut asks = |number: u64| {
+            let ask = SeatRequest { demand: 1, lasts_for, ..ask(5 + number) };
+            let reply = ledger.lease("b", &ask, 0, now.plus(number as u32 * SECOND / 4), ALIVE_FOR).0;
+            (reply.granted, reply.servers)
+        };
+        (1..=16).map(&mut asks).skip(3).step_by(4).collect()
+    }
+
+    #[test]
+    fn the_seats_of_a_silent_server_are_free_when_its_lease_ends_and_its_line_is_removed_later() {
+        assert_eq!(granted_meanwhile(2 * SECOND), [(13, 2), (87, 2), (87, 2), (100, 1)]);
+        assert_eq!(granted_meanwhile(Duration::ZERO), [(13, 2), (13, 2), (87, 2), (100, 1)]);
+    }
+
+    #[test]
+    fn no_lease_ends_because_the_store_was_away() {
+        let (mut ledger, mut now) = ledger();
+        now = now.plus(Duration::from_millis(2500));
+        for (number, (after, granted)) in [(0, 13), (900, 13), (1700, 13), (2100, 87)].into_iter().enumerate() {
+            let ask = SeatRequest { demand: 1, lasts_for: 2 * SECOND, ..ask(6 + number as u64) };
+            let reply = ledger.lease("b", &ask, 0, now.plus(Duration::from_millis(after)), ALIVE_FOR).0;
+            assert_eq!((reply.granted, reply.is_quiet, reply.servers), (granted, false, 2), "after {after} ms");
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! Every order of events in a small fleet that leases its seats: two servers, a room of two or three, lost requests,
-//! lost replies, requests that come late, users who leave, and a ledger that is lost. In no state may more users be
-//! active than fit.
+//! lost replies, requests that come late, leases that end, users who leave, and a ledger that is lost. In no state may
+//! more users be active than fit.
 
 use super::*;
 use std::collections::{HashSet, VecDeque};
 
 const ALIVE_FOR: Duration = Duration::from_secs(3);
+const LASTS_FOR: Duration = Duration::from_secs(2);
 const NAMES: [&str; 2] = ["a", "b"];
 
 /// What is changed on purpose, to see that the search finds it.
@@ -20,6 +21,8 @@ enum Mutant {
     ReadsTooMuch,
     /// A server gives seats back after it has asked, not before.
     GivesBackLate,
+    /// A server uses its seats after its lease.
+    UsesSeatsForLonger,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -158,6 +161,12 @@ impl Fleet {
             next.ledger = Ledger::default();
             add("the ledger is lost".into(), next);
         }
+        for place in 0..2 {
+            let all_are_silent = self.late.is_none() && self.servers.iter().all(|server| server.under_way.is_none());
+            if self.faults > 0 && all_are_silent && self.has_published(place) && self.has_published(1 - place) {
+                add(format!("the lease of {place} ends"), self.end_lease(place, mutant));
+            }
+        }
         // Time passes only when both servers have spoken to the ledger: they speak several times a second.
         let all_are_known = self.servers.iter().zip(NAMES).all(|(server, name)| {
             let line = self.ledger.lines.get(name);
@@ -171,6 +180,28 @@ impl Fleet {
             add("the quiet time ends".into(), next);
         }
         all
+    }
+
+    /// Returns whether the ledger has a line of this server, and knows of its newcomers. Within the time of a lease,
+    /// rounds publish the others.
+    fn has_published(&self, place: usize) -> bool {
+        let line = self.ledger.lines.get(NAMES[place]);
+        line.is_some_and(|line| line.number == self.servers[place].number) && self.servers[place].unlogged == 0
+    }
+
+    /// A server is silent for the time of a lease, and the other one is not.
+    fn end_lease(&self, place: usize, mutant: Mutant) -> Self {
+        let mut next = self.clone();
+        next.faults -= 1;
+        next.now = self.now.plus(LASTS_FOR);
+        next.ledger.audited = Timestamp::from_micros(next.now.as_micros() - LASTS_FOR.as_micros() as u64 / 10);
+        if let Some(line) = next.ledger.lines.get_mut(NAMES[1 - place]) {
+            line.at = next.now;
+        }
+        if mutant != Mutant::UsesSeatsForLonger {
+            next.servers[place].share = 0;
+        }
+        next
     }
 
     fn ask(&self, place: usize, keeps: u64, rounds_up: bool, x: i64, mutant: Mutant) -> Self {
@@ -211,7 +242,9 @@ impl Fleet {
             line.number = 0;
         }
         let rounding = if rounds_up { 0.999 } else { 0.0 };
-        let ask = SeatRequest { epoch, new_epoch, number, read, unused, unpublished, room, rounding, ..<_>::default() };
+        let lasts_for = LASTS_FOR;
+        let request = SeatRequest { epoch, new_epoch, number, read, unused, unpublished, ..<_>::default() };
+        let ask = SeatRequest { room, rounding, lasts_for, ..request };
         let reply = self.ledger.lease(NAMES[place], &ask, newcomers, self.now, ALIVE_FOR).0;
         if mutant == Mutant::NoQuietTime {
             self.ledger.quiet_until = self.now;
@@ -285,7 +318,8 @@ fn no_longer_order_of_events_admits_more_users_than_fit() {
 
 #[test]
 fn the_search_finds_what_is_broken_on_purpose() {
-    for mutant in [Mutant::NoQuietTime, Mutant::NumberIgnored, Mutant::ReadsTooMuch, Mutant::GivesBackLate] {
+    let of_requests = [Mutant::NumberIgnored, Mutant::ReadsTooMuch, Mutant::GivesBackLate];
+    for mutant in [Mutant::NoQuietTime, Mutant::UsesSeatsForLonger].into_iter().chain(of_requests) {
         let way = search(2, 4, mutant).expect_err(&format!("{mutant:?} is not found"));
         println!("{mutant:?}: {}", way.join(", "));
     }
