@@ -105,7 +105,7 @@ local function audit(ledger, sums, now, lasts_for, alive_for)
     return nil
   end
   local was_away = math.abs(now - sums.audited) >= lasts_for / 2
-  local gone_after = alive_for + lasts_for / audits
+  local gone_after = alive_for + lasts_for / 5
   for at = 1, #fields, 2 do
     if fields[at] ~= 'sums' then
       local line = #fields[at + 1] <= longest_field and read_line(fields[at + 1])
@@ -161,9 +161,9 @@ local function fill(sums, per_minute, now)
 end
 
 -- Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
--- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers }, or nil if Redis takes no
--- writes or refuses commands. Returns the seats of the whole fleet, too: those that are free, nil if they are
--- unknown, and those that will be free in a moment.
+-- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers, 1 if the server's lease had
+-- ended }, or nil if Redis takes no writes or refuses commands. Returns the seats of the whole fleet, too: those that
+-- are free, nil if they are unknown, and those that will be free in a moment.
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
 local function lease(ledger, server, ask, logged, now, alive_for)
@@ -202,6 +202,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     }
   end
   sums.quiet = math.min(sums.quiet, now + lasts_for)
+  local has_ended = not line or math.abs(now - line.at) >= lasts_for
   local is_new = ask.number > (line and line.number or 0)
   if is_new then
     if line then
@@ -251,7 +252,10 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     redis.call('PEXPIRE', ledger, 10 * alive_for)
   end
   local quiet = now < sums.quiet and 1 or 0
-  local reply = { sums.epoch, quiet, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines, sums.readers }
+  local reply = {
+    sums.epoch, quiet, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines, sums.readers,
+    has_ended and 1 or 0,
+  }
   return reply, free_seats, soon
 end
 

@@ -673,6 +673,7 @@ impl FilterStore for Mad {
                     demand: script.u64(),
                     readers: script.u64(),
                     servers: script.u64(),
+                    has_ended: script.u8() < 60,
                 }),
                 logs: logs
                     .into_iter()

@@ -139,13 +139,14 @@ fn asks_redis(
     }
     call.arg(now.as_millis());
     let answer: Vec<redis::Value> = call.invoke(connection).unwrap();
-    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64);
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64, bool);
     let mut answer = answer.into_iter();
-    let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers): Fields =
+    let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended): Fields =
         redis::from_redis_value(answer.next().unwrap()).unwrap();
     let epoch = u64::from_str_radix(&epoch, 16).unwrap();
     let view = answer.nth(usize::from(log.is_some())).filter(|view| *view != redis::Value::Array(vec![]));
-    (SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers }, view.map(view_of))
+    let reply = SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended };
+    (reply, view.map(view_of))
 }
 
 fn view_of(view: redis::Value) -> LineView {
@@ -676,6 +677,51 @@ async fn a_server_that_was_cut_off_leaves_its_seats_to_those_who_have_leased_the
     assert_eq!(share(&nodes[0]), 0);
     let held: usize = nodes.iter().map(share).sum();
     assert!(held > X as usize / 2 && admitted + held <= X as usize + ERROR, "{admitted} inside, {held} seats");
+    assert_full(admitted + play(&mut nodes, 60, |_, _| 20).await);
+}
+
+/// Plays half seconds without newcomers, each with a round of every server.
+async fn rests<S: FilterStore>(nodes: &mut [Node<S>], halves: usize) {
+    for _ in 0..halves {
+        play(nodes, 5, |_, _| 0).await;
+    }
+}
+
+#[tokio::test]
+async fn servers_that_come_back_one_after_the_other_keep_their_seats() {
+    let [(sync_every, _), _] = LEASES;
+    let (mut nodes, admitted) = fleet_with_one_holder(sync_every).await;
+    let clock = Arc::clone(&nodes[0].clock);
+    for node in &mut nodes {
+        node.exchange.round.begin(clock.monotonic());
+        node.exchange.round.answer(Err(StoreError::timeout("no answer")), clock.monotonic());
+    }
+    for _ in 0..40 {
+        clock.advance(BEAT);
+        nodes.iter_mut().for_each(|node| node.worker.tick());
+    }
+    rests(&mut nodes[1..], 3).await;
+    assert!(nodes[0].headcount.status().share > X / 2);
+    nodes[0].worker.tick();
+    nodes[0].round().await;
+    nodes[0].beat().await;
+    assert!(nodes[0].headcount.status().share > X / 2, "nobody else has got them");
+    assert_full(admitted + play(&mut nodes, 60, |_, _| 20).await);
+}
+
+#[tokio::test]
+async fn a_server_that_comes_late_to_a_new_ledger_keeps_its_seats() {
+    let [(sync_every, _), _] = LEASES;
+    let (mut nodes, admitted) = fleet_with_one_holder(sync_every).await;
+    nodes[0].store.flush();
+    for _ in 0..15 {
+        nodes[0].worker.tick();
+        play(&mut nodes[1..], 1, |_, _| 0).await;
+    }
+    for half in 0..20 {
+        rests(&mut nodes, 1).await;
+        assert!(nodes[0].headcount.status().share > X / 8, "after {half} halves of a second");
+    }
     assert_full(admitted + play(&mut nodes, 60, |_, _| 20).await);
 }
 

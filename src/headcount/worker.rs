@@ -232,7 +232,7 @@ impl Worker {
         self.spares.pop().unwrap_or_else(|| Bloom::new(core.settings.shape))
     }
 
-    /// Leaves the ledger of seats if it has not answered for `alive_for`: then it drops this server's line.
+    /// Leaves the ledger of seats if it has not answered for `alive_for`: soon it drops this server's line.
     fn check_ledger_age(&self, monotonic: Duration) {
         let core = &self.shared.core;
         let last = self.shared.rounds.lock().last_beat;

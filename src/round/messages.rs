@@ -323,8 +323,8 @@ pub struct SeatRequest {
     /// How many of its seats this server has given to newcomers or holds for them, in all. From this, the store tells
     /// seats that were taken from those that were given back.
     pub taken: u64,
-    /// How long the lease lasts: if this server does not ask again for so long, the ledger grants its unused seats to
-    /// others. Zero stands for `alive_for`.
+    /// How long a lease lasts: the ledger grants the unused seats of a server that has not asked for so long to others.
+    /// Zero stands for `alive_for`.
     pub lasts_for: Duration,
 }
 
@@ -349,6 +349,8 @@ pub struct SeatReply {
     pub servers: u64,
     /// How many of them read the news logs.
     pub readers: u64,
+    /// Whether this server's lease had ended before the request, so that others may have its unused seats.
+    pub has_ended: bool,
 }
 
 /// What a server writes to the store in a round.

@@ -48,6 +48,8 @@ pub(super) struct Seats {
     answered: u64,
     /// The last answer, and when its request was sent.
     last: Option<(SeatReply, Duration)>,
+    /// Whether that request asked for seats. Only then, the answer says how many there are.
+    asked: bool,
     /// Whether the request under way asks for seats, and when it was sent.
     under_way: Option<(bool, Duration)>,
     /// Whether this server gets its seats from the ledger, or did so until the ledger was lost a moment ago.
@@ -137,8 +139,8 @@ impl Round {
     /// Returns how many seats this server may keep: its part of the pool as of the last answer. `None` if it does not
     /// lease.
     fn part(&self, demand: u64, now: Duration) -> Option<f64> {
-        // A ledger that is quiet does not say how many seats there are. Until it does, this server keeps what it has.
-        let (last, _) = self.seats.last.filter(|(last, _)| self.leases(now) && !last.is_quiet)?;
+        // Until the ledger says how many seats there are, this server keeps what it has.
+        let (last, _) = self.seats.last.filter(|(last, _)| self.leases(now) && !last.is_quiet && self.seats.asked)?;
         let alike = 1.0 / last.servers.max(1) as f64;
         let all = last.demand.max(demand);
         let asked = if all > 0 { demand as f64 / all as f64 } else { alike };
@@ -202,8 +204,8 @@ impl Round {
             self.seats.leases = false;
             return;
         };
-        // Others may have got the seats of a lease that has ended, unless the ledger was lost as well.
-        if reply.epoch == self.seats.epoch && self.lease_has_ended(sent_at) {
+        // A new ledger has given nobody the seats of this server.
+        if reply.epoch == self.seats.epoch && reply.has_ended {
             self.core.end_lease();
         }
         let alive_for = self.core.settings.alive_for();
@@ -225,7 +227,7 @@ impl Round {
         let may_go_on = asked && reply.servers >= nodes && !reply.is_quiet;
         seats.is_in_order = may_go_on;
         seats.leases = may_go_on || seats.leases && seats.is_beginning(now, alive_for);
-        seats.last = Some((reply, sent_at));
+        (seats.last, seats.asked) = (Some((reply, sent_at)), asked);
         let is_late = now.saturating_sub(sent_at) > GRANTED_FOR;
         let granted = if is_late || !seats.leases { 0 } else { reply.granted.min(MOST) };
         if asked && self.seats.leases && !reply.is_quiet {

@@ -611,12 +611,13 @@ fn read_seats(seats: Value) -> Result<Option<SeatReply>, StoreError> {
     if matches!(&seats, Value::Array(fields) if fields.is_empty()) {
         return Ok(None);
     }
-    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64);
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64, bool);
     let read = redis::from_redis_value::<Fields>(seats).ok();
-    let read = read.and_then(|(epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers)| {
-        let epoch = u64::from_str_radix(&epoch, 16).ok()?;
-        Some(SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers })
-    });
+    let read =
+        read.and_then(|(epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended)| {
+            let epoch = u64::from_str_radix(&epoch, 16).ok()?;
+            Some(SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended })
+        });
     read.map(Some).ok_or_else(|| StoreError::corrupt("the ledger of seats cannot be read"))
 }
 

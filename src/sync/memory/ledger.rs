@@ -74,6 +74,7 @@ impl Ledger {
         }
         self.quiet_until = self.quiet_until.min(now.plus(lasts_for));
         let ask = &within_bounds(ask);
+        let has_ended = self.lines.get(server).is_none_or(|line| distance(now, line.at) >= lasts_for);
         let before = self.lines.get(server).copied().unwrap_or_default();
         let is_new = ask.number > before.number;
         if is_new {
@@ -103,6 +104,7 @@ impl Ledger {
             demand,
             servers,
             readers: self.lines.values().filter(|line| line.reads_logs).count() as u64,
+            has_ended,
             ..<_>::default()
         };
         if let Some(room) = ask.room.filter(|_| is_new && ask.epoch == self.epoch && !is_quiet) {
@@ -138,7 +140,7 @@ impl Ledger {
         if distance(now, self.audited) >= lasts_for / 2 {
             self.lines.values_mut().for_each(|line| line.at = now);
         }
-        let gone_after = alive_for + lasts_for / AUDITS;
+        let gone_after = alive_for + lasts_for / 5;
         self.lines.retain(|_, line| distance(now, line.at) < gone_after);
         for line in self.lines.values_mut().filter(|line| distance(now, line.at) >= lasts_for) {
             (line.unused, line.demand) = (0, 0);
@@ -209,6 +211,7 @@ mod tests {
         let mut asks = |number: u64| {
             let ask = SeatRequest { demand: 1, lasts_for, ..ask(5 + number) };
             let reply = ledger.lease("b", &ask, 0, now.plus(number as u32 * SECOND / 4), ALIVE_FOR).0;
+            assert!(!reply.has_ended, "this one is not silent");
             (reply.granted, reply.servers)
         };
         (1..=16).map(&mut asks).skip(3).step_by(4).collect()
@@ -218,6 +221,20 @@ mod tests {
     fn the_seats_of_a_silent_server_are_free_when_its_lease_ends_and_its_line_is_removed_later() {
         assert_eq!(granted_meanwhile(2 * SECOND), [(13, 2), (87, 2), (87, 2), (100, 1)]);
         assert_eq!(granted_meanwhile(Duration::ZERO), [(13, 2), (13, 2), (87, 2), (100, 1)]);
+    }
+
+    #[test]
+    fn a_server_learns_that_its_lease_has_ended() {
+        for (silent_for, has_ended) in [(1900, false), (2100, true), (3900, true)] {
+            let (mut ledger, now) = ledger();
+            let mut asks = |server, millis: u64| {
+                let ask = SeatRequest { lasts_for: 2 * SECOND, ..ask(6 + millis) };
+                ledger.lease(server, &ask, 0, now.plus(Duration::from_millis(millis)), ALIVE_FOR).0
+            };
+            (0..silent_for).step_by(100).for_each(|millis| assert!(!asks("b", millis).has_ended));
+            assert_eq!(asks("a", silent_for).has_ended, has_ended, "{silent_for}");
+            assert!(!asks("a", silent_for + 100).has_ended);
+        }
     }
 
     #[test]

@@ -234,7 +234,7 @@ fn leases_are_lost_in(rig: &Rig, losses: &[(&str, Duration)], within: Duration) 
                 bench.proxy.is(Weather::Clear);
             }
             come_back(rig, &mut turn, &bench, within, what);
-            fills(rig, &mut turn, &bench, 8 * SECOND, what);
+            fills(rig, &mut turn, &bench, within, what);
             bench.pass(SECOND);
             users.extend(crowd.end(&bench));
             asks_everywhere(&mut turn, &bench, &users, what);
