@@ -958,9 +958,24 @@ async fn a_large_write_costs_redis_about_a_plain_one_and_a_lost_race_next_to_not
 }
 
 /// What `headcount size` adds up: a beat, a byte of news that a beat reads, and a round without values. The bounds
-/// leave room for a machine that does other work.
+/// leave room for a machine that does other work. The least of three measurements counts.
 #[tokio::test]
 async fn beats_and_rounds_of_200_servers_cost_redis_what_headcount_size_says() {
+    let (mut least, mut bytes) = ([f64::MAX; 3], 0.0);
+    for _ in 0..3 {
+        let costs;
+        (costs, bytes) = costs_of_beats_and_rounds().await;
+        least = std::array::from_fn(|which| least[which].min(costs[which]));
+    }
+    let [beat, with_news, round] = least;
+    let byte = (with_news - beat) * 1000.0 / bytes;
+    println!("Redis CPU: a beat {beat:.0} µs, a byte of news {byte:.1} ns, a round without values {round:.0} µs");
+    assert!(beat < 240.0 && byte < 7.0 && round < 420.0, "{beat:.0} µs, {byte:.1} ns, {round:.0} µs");
+}
+
+/// Redis's CPU time in microseconds for a beat of one of 200 servers without news, a beat with news, and a round
+/// without values; and the bytes of the news.
+async fn costs_of_beats_and_rounds() -> ([f64; 3], f64) {
     const SERVERS: usize = 200;
     const TIMES: usize = 10;
     let redis = Redis::start();
@@ -1025,9 +1040,7 @@ async fn beats_and_rounds_of_200_servers_cost_redis_what_headcount_size_says() {
     let [(beat, nothing), (with_news, bytes)] = costs[..] else { panic!("two costs") };
     assert_eq!(nothing, 0.0);
     assert_eq!(bytes, (SERVERS - 1) as f64 * 76.0, "each beat reads the entries of the others, once");
-    let byte = (with_news - beat) * 1000.0 / bytes;
-    println!("Redis CPU: a beat {beat:.0} µs, a byte of news {byte:.1} ns, a round without values {round:.0} µs");
-    assert!(beat < 240.0 && byte < 7.0 && round < 420.0, "{beat:.0} µs, {byte:.1} ns, {round:.0} µs");
+    ([beat, with_news, round], bytes)
 }
 
 fn staged_keys(redis: &Redis) -> Vec<String> {

@@ -103,6 +103,8 @@ async fn a_demoted_master_is_left_at_once_though_its_connection_stays_up() {
     let words = format!("a replica of 127.0.0.1:{to}, and that one of 127.0.0.1:{further}");
     assert!(class == ErrorClass::ReadOnly && text.contains(&words), "{class:?}: {text}");
     watched.servers[1].process.signal("-KILL");
+    let successor = format!("127.0.0.1:{to}");
+    support::wait_for("its end", || std::net::TcpStream::connect(&successor).is_err().then_some(()));
     let mut late = Node::new(&behind(&watched.addresses()));
     assert_eq!(late.round().await, Outcome::Failure);
     let (class, text) = late.failure();
