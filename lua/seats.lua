@@ -89,9 +89,9 @@ local function add(sums, line, times)
 end
 
 -- Compares the sums with the lines, takes back the seats of servers whose leases have ended, and removes the lines of
--- servers that are gone. Rounds notice these a little earlier, because servers lease only while each server has a line.
--- If Redis was away for a part of a lease, servers could not renew their leases, so they begin anew. Returns false if
--- sums and lines differ, and nil if Redis refuses the commands.
+-- servers that are gone. It keeps a line for longer than rounds count the server as alive: servers lease only while
+-- each of them has a line. If Redis was away for a part of a lease, servers could not renew their leases, so they begin
+-- anew. Returns false if sums and lines differ, and nil if Redis refuses the commands.
 local function audit(ledger, sums, now, lasts_for, alive_for)
   local length = redis.pcall('HLEN', ledger)
   if type(length) ~= 'number' then

@@ -88,9 +88,9 @@ impl Seats {
     }
 
     /// Returns whether a new ledger may grant seats although servers have no line in it: they are gone by now.
-    fn is_replacing(&self, now: Duration, alive_for: Duration) -> bool {
-        let all_are_heard = self.lost_at.is_some_and(|at| now.saturating_sub(at) >= alive_for);
-        all_are_heard && self.is_beginning(now, alive_for)
+    fn has_waited_for_all(&self, now: Duration, alive_for: Duration) -> bool {
+        let has_waited = self.lost_at.is_some_and(|at| now.saturating_sub(at) >= alive_for);
+        has_waited && self.is_beginning(now, alive_for)
     }
 }
 
@@ -105,7 +105,7 @@ impl Round {
         let is_recent = |at: Duration| now.saturating_sub(at) < alive_for / 2;
         let nodes = self.nodes_in_ledger(now);
         let has_all = self.seats.last.is_some_and(|(last, _)| last.servers >= nodes);
-        let may_grant = has_all || self.seats.is_replacing(now, alive_for);
+        let may_grant = has_all || self.seats.has_waited_for_all(now, alive_for);
         let may_ask = self.may_lease() && now >= self.seats.waits_until && may_grant;
         let shares = !self.leases(now);
         let lasts_for = self.core.settings.lease_lasts_for();

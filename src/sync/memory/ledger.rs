@@ -133,9 +133,9 @@ impl Ledger {
         (reply, None)
     }
 
-    /// Takes back the seats of servers whose leases have ended, and removes the lines of servers that are gone. Rounds
-    /// notice these a little earlier, because servers lease only while each server has a line. If the store was away
-    /// for a part of a lease, servers could not renew their leases, so they begin anew.
+    /// Takes back the seats of servers whose leases have ended, and removes the lines of servers that are gone. It
+    /// keeps a line for longer than rounds count the server as alive: servers lease only while each of them has a line.
+    /// If the store was away for a part of a lease, servers could not renew their leases, so they begin anew.
     fn audit(&mut self, now: Timestamp, lasts_for: Duration, alive_for: Duration) {
         if distance(now, self.audited) >= lasts_for / 2 {
             self.lines.values_mut().for_each(|line| line.at = now);

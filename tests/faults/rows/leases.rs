@@ -98,7 +98,7 @@ fn fills(rig: &Rig, found: &mut Finding, bench: &Bench, within: Duration, what: 
 }
 
 /// Looks until nearly all seats are taken, or held by servers that answer. The crowd may need longer to take them.
-fn come_back(rig: &Rig, found: &mut Finding, bench: &Bench, within: Duration, what: &str) {
+fn come_back(rig: &Rig, found: &mut Finding, bench: &Bench, within: Duration, what: &str) -> Duration {
     let within = if rig.full { within } else { 3 * within };
     let nearly_all = (NEARLY_ALL * bench.spec.max_active_users as f64) as usize;
     let held = |server: &Server| server.status()["share"].as_u64().expect("a number of seats") as usize;
@@ -106,6 +106,7 @@ fn come_back(rig: &Rig, found: &mut Finding, bench: &Bench, within: Duration, wh
     let after = bench.look_until(SECOND / 100, what, |bench| taken_or_held(bench) >= nearly_all);
     found.recovered(after);
     found.check(after <= within, || format!("{what}: {nearly_all} seats were taken or held after {after:?}"));
+    after
 }
 
 /// All servers know each other, and none is new.
@@ -191,7 +192,7 @@ pub fn leases_are_lost(rig: &Rig) -> Finding {
 
 /// Row 53 with the rounds of the default configuration. A lease lasts for five of them.
 pub fn leases_are_lost_in_long_rounds(rig: &Rig) -> Finding {
-    leases_are_lost_in(rig, &[KILLED, EMPTIED, REPLACED].map(|what| (what, SECOND)), 8 * SECOND)
+    leases_are_lost_in(rig, &[KILLED, EMPTIED, REPLACED].map(|what| (what, SECOND)), 7 * SECOND)
 }
 
 const KILLED: &str = "a holder is killed";
@@ -219,7 +220,7 @@ fn leases_are_lost_in(rig: &Rig, losses: &[(&str, Duration)], within: Duration) 
                     bench.kill(0);
                     places = |rng| rng.usize(1..4);
                 }
-                LATE => {}
+                LATE => bench.proxy.is(Weather::Late(SECOND / 2)),
                 EMPTIED => bench.redis.ask::<()>(&["FLUSHALL"]),
                 _ => {
                     let other = Redis::start();
@@ -229,12 +230,11 @@ fn leases_are_lost_in(rig: &Rig, losses: &[(&str, Duration)], within: Duration) 
             let crowd = Crowd::start(&bench, &fresh, places);
             let mut turn = Finding { repetitions: 1, ..Finding::default() };
             if what == LATE {
-                bench.proxy.is(Weather::Late(SECOND / 2));
                 bench.pass(2 * SECOND);
                 bench.proxy.is(Weather::Clear);
             }
-            come_back(rig, &mut turn, &bench, within, what);
-            fills(rig, &mut turn, &bench, within, what);
+            let after = come_back(rig, &mut turn, &bench, within, what);
+            fills(rig, &mut turn, &bench, within.min((8 * SECOND).saturating_sub(after)), what);
             bench.pass(SECOND);
             users.extend(crowd.end(&bench));
             asks_everywhere(&mut turn, &bench, &users, what);

@@ -194,7 +194,7 @@ impl Fleet {
         let mut next = self.clone();
         next.faults -= 1;
         next.now = self.now.plus(LASTS_FOR);
-        next.ledger.audited = Timestamp::from_micros(next.now.as_micros() - LASTS_FOR.as_micros() as u64 / 10);
+        next.ledger.audited = Timestamp::from_micros(next.now.as_micros() - (LASTS_FOR / AUDITS).as_micros() as u64);
         if let Some(line) = next.ledger.lines.get_mut(NAMES[1 - place]) {
             line.at = next.now;
         }
