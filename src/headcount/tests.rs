@@ -682,6 +682,48 @@ fn an_explanation_is_the_decision_that_follows() {
 }
 
 #[test]
+fn a_newcomer_who_arrives_as_the_last_called_did_is_explained_as_decided() {
+    // Places of one part of 131 ms are in random order, so that some newcomers of the last called part are called.
+    const PART: u64 = 1 << 17;
+    let clock = noon();
+    let builder = Headcount::builder().max_active_users(1).line(crate::config::Carrier::Header).seed(1);
+    let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
+    assert!(headcount.admit("alice").is_admitted());
+    worker.tick();
+    clock.advance(Duration::from_millis(200));
+    let into_part = Duration::from_micros(PART - clock.wall().as_micros() % PART + 1000);
+    clock.advance(into_part);
+    for waiter in 0..40 {
+        assert!(!headcount.admit_in_line(format!("waiter-{waiter}"), None).0.is_admitted());
+    }
+    let order = OverrideOrder {
+        mode: OverrideMode::Auto,
+        max_active_users: Some(21),
+        newcomers_per_minute: None,
+        lasting: MINUTE,
+        by: None,
+        reason: None,
+    };
+    headcount.set_override(order).unwrap();
+    worker.tick();
+    clock.advance(Duration::from_millis(50));
+    worker.tick();
+    let (mut admitted, mut refused) = (0, 0);
+    for newcomer in 0..100 {
+        let newcomer = format!("newcomer-{newcomer}");
+        let said = headcount.explain(&newcomer, None);
+        let (admission, in_line) = headcount.admit_in_line(&newcomer, None);
+        assert_eq!(said.decision, admission.decision(), "{said:?}");
+        assert_eq!(said.line.is_some_and(|place| !place.is_called), in_line.is_some(), "after {admitted} were admitted");
+        *(if admission.is_admitted() { &mut admitted } else { &mut refused }) += 1;
+        if admitted == 10 {
+            break;
+        }
+    }
+    assert!(admitted == 10 && refused > 2, "{admitted} admitted, {refused} refused");
+}
+
+#[test]
 fn an_opening_that_newcomers_gather_for_can_neither_be_changed_nor_foretold() {
     let clock = noon();
     let builder = Headcount::builder().max_active_users(100).line(crate::config::Carrier::Header);

@@ -35,4 +35,17 @@ async function clean(page, name, told) {
   told.axe += 1;
 }
 
-module.exports = { DEADLINE, clean, launch, until };
+// Loads a page, which loads itself again only after the returned function was called: axe would go with the page that
+// it looks at.
+async function still(page, url) {
+  let letGo, loads = 0;
+  const gone = new Promise(resolve => { letGo = resolve; });
+  await page.route(url, async route => {
+    if (loads++ > 0) await gone;
+    await route.continue();
+  });
+  await page.goto(url);
+  return letGo;
+}
+
+module.exports = { DEADLINE, clean, launch, still, until };

@@ -5,7 +5,7 @@
 const assert = require('node:assert/strict');
 const http = require('node:http');
 const path = require('node:path');
-const { clean, launch, until } = require('./browser.cjs');
+const { clean, launch, still, until } = require('./browser.cjs');
 
 const plan = JSON.parse(process.argv[2]);
 const url = `${plan.check}/v1/check`;
@@ -44,7 +44,7 @@ async function person(browser, language, heading, options = {}) {
   const answers = [];
   page.on('response', answer => { if (answer.url() === url) answers.push(answer); });
   const begun = Date.now();
-  await page.goto(url);
+  const letGo = await still(page, url);
   const h1 = page.locator('h1');
   assert.equal(await h1.innerText(), heading);
   assert.equal(await page.title(), heading);
@@ -57,8 +57,10 @@ async function person(browser, language, heading, options = {}) {
   const scrolls = await page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
   assert.ok(!scrolls, `${name}: scrolls sideways`);
   await page.screenshot({ path: path.join(plan.shots, `waiting-${name}.png`) });
-  if (rest.javaScriptEnabled !== false) {
-    await clean(page, name, told);
+  const isScripted = rest.javaScriptEnabled !== false;
+  if (isScripted) await clean(page, name, told);
+  letGo();
+  if (isScripted) {
     // The person may have come in by now, and then nothing is counted down.
     const seconds = async () => Number(await page.locator('#seconds').innerText({ timeout: 1000 }).catch(() => NaN));
     const [left, seen] = [await seconds(), answers.length];
@@ -81,7 +83,7 @@ async function early(browser, language, heading, drawn, options = {}) {
   const page = await context.newPage();
   const answers = [];
   page.on('response', answer => { if (answer.url() === url) answers.push([answer.status(), Date.now()]); });
-  await page.goto(url);
+  const letGo = await still(page, url);
   assert.equal(await page.locator('h1').innerText(), heading);
   assert.equal(await page.locator('[role=status]').innerText(), drawn);
   assert.equal(await page.evaluate(() => document.documentElement.dir), direction);
@@ -93,6 +95,7 @@ async function early(browser, language, heading, drawn, options = {}) {
   assert.ok(!scrolls, `${language}: scrolls sideways`);
   await page.screenshot({ path: path.join(plan.shots, `early-${language}.png`) });
   if (isScripted) await clean(page, `early ${language}`, told);
+  letGo();
   await until(`${language}: to be in`, () => answers.at(-1)[0] === 200, 60_000);
   const late = (answers.at(-1)[1] - new Date(opens)) / 1000;
   assert.ok(late >= 0 && late < 13, `${language} is in ${late} s after the opening`);

@@ -56,7 +56,7 @@ impl Core {
         }
         let comer = match found {
             Some(TicketCheck::Valid(waiter)) => Comer::shows(self.of_known_class(waiter), class),
-            _ => Comer::arrives(Place::of_arrival(now, self.chance(user, now).u16(..)), class),
+            _ => Comer::arrives(self.place_of_arrival(Some(user), now), class),
         };
         Some(comer.in_order(&self.openings(), user.fingerprint()))
     }
@@ -85,7 +85,7 @@ impl Core {
                 let waiter = self.of_known_class(waiter);
                 Comer::shows(waiter, class.unwrap_or(waiter.class))
             }
-            _ => Comer::arrives(Place::of_arrival(now, 999), class.unwrap_or_default()),
+            _ => Comer::arrives(self.place_of_arrival(user, now), class.unwrap_or_default()),
         };
         (user.map_or(comer, |user| comer.in_order(&self.openings(), user.fingerprint())), found)
     }
@@ -99,6 +99,12 @@ impl Core {
     /// Returns the position of each newcomer of this class who gathers.
     pub(super) fn position_while_gathering(&self, class: Class) -> Position {
         self.line.line.lock().anywhere(class)
+    }
+
+    /// Returns the place of a newcomer who arrives now: the same place as often as it is asked at the same moment.
+    /// Without a user, it is any place of that moment.
+    fn place_of_arrival(&self, user: Option<&User<'_>>, now: Timestamp) -> Place {
+        Place::of_arrival(now, user.map_or(999, |user| self.chance(user, now).u16(..)))
     }
 
     /// Returns random numbers that a client cannot foretell, and that a server with the same seed draws again.
