@@ -1,5 +1,5 @@
 -- Appends a server's news to the news logs of some minutes, returns what the server has not read of these logs, and
--- grants it seats. lua/seats.lua and lua/line.lua come before this file.
+-- grants it seats. lua/seats.lua comes before this file, and lua/line.lua, too, if newcomers wait in a line.
 --
 -- KEYS[1] the ledger of seats · KEYS[2], … logs, one per minute: strings of 16 bytes of identity, then entries that
 -- this script does not read · then, if newcomers wait in a line, the keys of `exchange_line`

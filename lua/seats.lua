@@ -1,16 +1,16 @@
 -- The ledger of seats: how many newcomers have been published, and what each server holds of the room. `SeatRequest` in
 -- src/round/messages.rs says what it promises.
 --
--- A ledger is a hash. The field "sums" has thirteen words: the epoch (a name), the time until which nothing is granted,
--- the time of the last audit, the newcomers whom logs have published, those whom rounds have published, and the sums of
--- the lines: unused seats, unpublished newcomers, demand, servers that share, servers that read the logs, and their
--- number; then the permits (src/room/permits.rs) in millionths, and the time up to which they are filled. The field
--- "w:" .. server is that server's line: the time, the number of the request, unused seats, unpublished newcomers,
--- demand, 1 if it shares, 1 if it reads the logs, taken seats.
+-- A ledger is a hash of packed numbers, which Redis reads faster than text. The field "sums" has twelve: the time until
+-- which nothing is granted, the time of the last audit, the newcomers whom logs have published, those whom rounds have
+-- published, and the sums of the lines: unused seats, unpublished newcomers, demand, servers that share, servers that
+-- read the logs, and their number; then the permits (src/room/permits.rs) in millionths, and the time up to which they
+-- are filled. The epoch (a name) is behind them. The field "w:" .. server is that server's line: the time, the number
+-- of the request, unused seats, unpublished newcomers, demand, 1 if it shares, 1 if it reads the logs, taken seats.
 --
 -- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a
 -- new one begins, and is quiet until all servers have written their lines.
-local longest_field = 256 -- bytes
+local sums_format, line_format = '>ddddddddddddc16', '>dddddddd'
 local most_lines = 4096
 local audits = 10 -- in the time of a lease
 local where_asked = 0.75 -- of the room; the rest goes to all servers alike
@@ -22,34 +22,35 @@ local permit = 1000000
 local soon_per_minute = 12 -- five seconds
 local burst = 30 -- the permits of this part of a minute can be saved up
 
--- Returns the whole numbers that `pattern` finds in a field, or nil if no server has written it.
-local function numbers(text, pattern)
-  local found = { text:match(pattern) }
-  for at = 1, #found do
-    found[at] = tonumber(found[at])
-    if found[at] >= 1e15 then
+-- Unpacks a field that has `count` whole numbers, or returns nil if no server has written it.
+local function unpacked(field, format, count)
+  if not field or #field ~= struct.size(format) then
+    return nil
+  end
+  local found = { struct.unpack(format, field) }
+  for at = 1, count do
+    local number = found[at]
+    if not (number >= 0 and number < 1e15 and number % 1 == 0) then
       return nil
     end
   end
-  return found[1] and found
+  return found
 end
 
-local function read_sums(text)
-  local epoch, rest = text:match('^(%x+) (.*)$')
-  local read = rest and numbers(rest,
-    '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  if not read then
+local function read_sums(field)
+  local read = unpacked(field, sums_format, 12)
+  if not read or not read[13]:match('^%x+$') then
     return nil
   end
   return {
-    epoch = epoch, quiet = read[1], audited = read[2], logged = read[3], valued = read[4], unused = read[5],
-    unpublished = read[6], demand = read[7], shares = read[8], readers = read[9],
-    lines = read[10], permits = read[11], filled = read[12],
+    quiet = read[1], audited = read[2], logged = read[3], valued = read[4], unused = read[5], unpublished = read[6],
+    demand = read[7], shares = read[8], readers = read[9], lines = read[10], permits = read[11], filled = read[12],
+    epoch = read[13],
   }
 end
 
-local function read_line(text)
-  local read = numbers(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+local function read_line(field)
+  local read = unpacked(field, line_format, 8)
   return read and {
     at = read[1], number = read[2], unused = read[3], unpublished = read[4], demand = read[5], shares = read[6],
     readers = read[7], taken = read[8],
@@ -57,24 +58,20 @@ local function read_line(text)
 end
 
 local function write_sums(sums)
-  return string.format('%s %d %d %d %d %d %d %d %d %d %d %d %d', sums.epoch, sums.quiet,
-    sums.audited, sums.logged, sums.valued, sums.unused, sums.unpublished, sums.demand, sums.shares, sums.readers,
-    sums.lines, sums.permits, sums.filled)
+  return struct.pack(sums_format, sums.quiet, sums.audited, sums.logged, sums.valued, sums.unused, sums.unpublished,
+    sums.demand, sums.shares, sums.readers, sums.lines, sums.permits, sums.filled, sums.epoch)
 end
 
 local function write_line(line)
-  return string.format('%d %d %d %d %d %d %d %d', line.at, line.number, line.unused, line.unpublished,
-    line.demand, line.shares, line.readers, line.taken)
+  return struct.pack(line_format, line.at, line.number, line.unused, line.unpublished, line.demand, line.shares,
+    line.readers, line.taken)
 end
 
 -- Returns the sums and the line of a server. Either is nil if it is not there or no server has written it.
 local function read_ledger(ledger, name)
   local fields = redis.pcall('HMGET', ledger, 'sums', name)
-  local function is_ours(field)
-    return field and #field <= longest_field
-  end
-  local sums = is_ours(fields[1]) and read_sums(fields[1]) or nil
-  local line = sums and is_ours(fields[2]) and read_line(fields[2]) or nil
+  local sums = read_sums(fields[1])
+  local line = sums and read_line(fields[2])
   return sums, line
 end
 
@@ -108,7 +105,7 @@ local function audit(ledger, sums, now, lasts_for, alive_for)
   local gone_after = alive_for + lasts_for / 5
   for at = 1, #fields, 2 do
     if fields[at] ~= 'sums' then
-      local line = #fields[at + 1] <= longest_field and read_line(fields[at + 1])
+      local line = read_line(fields[at + 1])
       if not line then
         return false
       end
@@ -184,8 +181,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     if agrees == nil then
       return nil
     elseif agrees then
-      local text = redis.pcall('HGET', ledger, name)
-      line = text and read_line(text) or nil
+      line = read_line(redis.pcall('HGET', ledger, name))
     else
       sums = nil
     end

@@ -957,11 +957,11 @@ async fn a_large_write_costs_redis_about_a_plain_one_and_a_lost_race_next_to_not
     assert!(lost < 0.1 * plain, "{lost:.3} ms against {plain:.2} ms");
 }
 
-/// What `headcount size` adds up: a beat, a byte of news that a beat reads, and a round without values. The bounds are
-/// multiples of what a script costs on the same machine at the same time that reads as many bytes and does nothing
-/// else. The least of three measurements counts.
+/// Prints what `headcount size` adds up: a beat, a byte of news that a beat reads, and a round without values. The
+/// bounds are multiples of what a script costs on the same machine at the same time that reads as many bytes and does
+/// nothing else. The least of three measurements counts.
 #[tokio::test]
-async fn beats_and_rounds_of_200_servers_cost_redis_what_headcount_size_says() {
+async fn beats_and_rounds_of_200_servers_cost_redis_a_few_plain_scripts() {
     let (mut least, mut bytes) = ([f64::MAX; 5], 0.0);
     for _ in 0..3 {
         let costs;
@@ -973,12 +973,13 @@ async fn beats_and_rounds_of_200_servers_cost_redis_what_headcount_size_says() {
     let plain_byte = (with_bytes - script) * 1000.0 / bytes;
     println!("Redis CPU: a beat {beat:.0} µs, a byte of news {byte:.1} ns, a round without values {round:.0} µs");
     println!("a script that only reads {script:.0} µs, a byte {plain_byte:.1} ns");
-    let many = [beat / script, byte / plain_byte, round / script];
-    assert!(many[0] < 9999.0 && many[1] < 9999.0 && many[2] < 9999.0, "{many:.2?} times a script that only reads");
+    let many = [beat / script, with_news / with_bytes, round / script];
+    let is_cheap = many[0] < 5.0 && many[1] < 5.0 && many[2] < 12.0;
+    assert!(is_cheap, "{many:.1?} times a script that only reads as much");
 }
 
 /// Redis's CPU time in microseconds for a beat of one of 200 servers without news, a beat with news, a round without
-/// values, a script that only reads, nothing and then as many bytes as the news has; and the bytes of the news.
+/// values, a script that only reads, a byte and then as many bytes as the news has; and the bytes of the news.
 async fn costs_of_beats_and_rounds() -> ([f64; 5], f64) {
     const SERVERS: usize = 200;
     const TIMES: usize = 10;
@@ -1048,7 +1049,7 @@ async fn costs_of_beats_and_rounds() -> ([f64; 5], f64) {
     let mut connection = redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let _: () = redis.ask(&["SET", "plain", &"x".repeat(bytes as usize)]);
     let mut scripts = Vec::new();
-    for end in [0, bytes as usize] {
+    for end in [0, bytes as usize - 1] {
         let text = "return redis.call('GETRANGE', KEYS[1], 0, ARGV[1])";
         let mut script = redis::cmd("EVAL");
         script.arg(text).arg(1).arg("plain").arg(end);

@@ -686,7 +686,8 @@ fn a_newcomer_who_arrives_as_the_last_called_did_is_explained_as_decided() {
     // Places of one part of 131 ms are in random order, so that some newcomers of the last called part are called.
     const PART: u64 = 1 << 17;
     let clock = noon();
-    let builder = Headcount::builder().max_active_users(1).line(crate::config::Carrier::Header).seed(1);
+    let builder =
+        Headcount::builder().max_active_users(1).line(crate::config::Carrier::Header).seed(1).secret("the key");
     let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
     assert!(headcount.admit("alice").is_admitted());
     worker.tick();
@@ -714,7 +715,11 @@ fn a_newcomer_who_arrives_as_the_last_called_did_is_explained_as_decided() {
         let said = headcount.explain(&newcomer, None);
         let (admission, in_line) = headcount.admit_in_line(&newcomer, None);
         assert_eq!(said.decision, admission.decision(), "{said:?}");
-        assert_eq!(said.line.is_some_and(|place| !place.is_called), in_line.is_some(), "after {admitted} were admitted");
+        assert_eq!(
+            said.line.is_some_and(|place| !place.is_called),
+            in_line.is_some(),
+            "after {admitted} were admitted"
+        );
         *(if admission.is_admitted() { &mut admitted } else { &mut refused }) += 1;
         if admitted == 10 {
             break;

@@ -35,6 +35,11 @@ static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../.
 static PLACE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/place.lua")));
 static SINCE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../lua/since.lua")));
 static EXCHANGE_NEWS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(concat!(include_str!("../../lua/seats.lua"), include_str!("../../lua/exchange_news.lua")))
+});
+/// The same for servers whose newcomers wait in a line. Each call of a script makes all its functions anew, so the
+/// others do without those of the line.
+static EXCHANGE_NEWS_AND_LINE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(
         include_str!("../../lua/seats.lua"),
         include_str!("../../lua/line.lua"),
@@ -291,7 +296,8 @@ impl RedisStore {
         seats: &SeatRequest,
         line: Option<&LineRequest>,
     ) -> Result<Vec<Value>, RedisError> {
-        let mut exchange = EXCHANGE_NEWS.prepare_invoke();
+        let script = if line.is_some() { &EXCHANGE_NEWS_AND_LINE } else { &EXCHANGE_NEWS };
+        let mut exchange = script.prepare_invoke();
         exchange.key(self.key(identity, "seats")).arg(&identity.instance_id).arg(millis(identity.alive_for));
         exchange.arg(epoch_name(seats.epoch)).arg(epoch_name(seats.new_epoch)).arg(seats.number).arg(seats.answered);
         exchange.arg(seats.read).arg(seats.valued).arg(seats.unused).arg(seats.unpublished).arg(u8::from(seats.shares));
@@ -326,7 +332,7 @@ impl RedisStore {
                 exchange.arg(of_class(*class, part.to_string())).arg(*by);
             }
         }
-        run_script(&EXCHANGE_NEWS, &exchange, &mut connection).await
+        run_script(script, &exchange, &mut connection).await
     }
 
     async fn publish(

@@ -6,18 +6,30 @@ use crate::stack::Stack;
 use crate::streams;
 use crate::support::{Answer, DEADLINE, Redis, raw, raw_on, wait_for};
 use headcount::time::{Clock, SystemClock};
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// Two floods at once on two cores would make the checks of both late.
-static FLOODS: Mutex<()> = Mutex::new(());
+/// The cases that send as much as two cores carry. What runs beside them would make their checks late.
+const FLOODS: [&str; 5] =
+    ["many_at_once", "many_streams", "crowds_at_once", "refusals_that_wait", "more_newcomers_than_files"];
+static TURN: RwLock<()> = RwLock::new(());
 
 pub struct Case {
     pub name: &'static str,
-    pub play: fn(&Handle, Kind),
+    play: fn(&Handle, Kind),
+}
+
+impl Case {
+    /// Plays the case, a flood alone.
+    pub fn play_in_turn(&self, runtime: &Handle, kind: Kind) {
+        let is_flood = FLOODS.contains(&self.name);
+        let _alone = is_flood.then(|| TURN.write());
+        let _beside_others = (!is_flood).then(|| TURN.read());
+        (self.play)(runtime, kind);
+    }
 }
 
 pub const CASES: [Case; 45] = [
@@ -300,7 +312,6 @@ fn bytes_beyond_ascii(runtime: &Handle, kind: Kind) {
 /// No proxy has a limit of concurrent checks above which it admits.
 fn many_at_once(runtime: &Handle, kind: Kind) {
     const CLIENTS: usize = 2_500;
-    let _turn = FLOODS.lock();
     raise_open_files();
     let stack = full_and_bare(runtime, kind);
     // Of several addresses: a recipe may limit the connections of one.
@@ -322,7 +333,6 @@ fn many_at_once(runtime: &Handle, kind: Kind) {
 /// Over HTTP/2, one client asks a hundred times at once. Each request is checked, and most checks are in time: a proxy
 /// starts the clock of a check when it sends it, not while it waits.
 fn many_streams(runtime: &Handle, kind: Kind) {
-    let _turn = FLOODS.lock();
     raise_open_files();
     let stack = Stack::start_bare(runtime, kind, WhenSilent::Open);
     assert_eq!(stack.headcount.check("alice").status, 200);
@@ -351,7 +361,6 @@ fn most_checks_are_in_time(runtime: &Handle, kind: Kind, stack: &Stack) {
 fn crowds_at_once(runtime: &Handle, kind: Kind) {
     const CLIENTS: usize = 120;
     const STREAMS: usize = 128;
-    let _turn = FLOODS.lock();
     raise_open_files();
     let (stack, _redis) = full_and_slow(runtime, kind);
     let crowd = || {
@@ -368,7 +377,6 @@ fn crowds_at_once(runtime: &Handle, kind: Kind) {
 /// A refusal that waits is a refusal, and a flood of them takes no connection from the checks of users who are in.
 #[allow(clippy::disallowed_methods)] // How long the refusal takes is what is asked.
 fn refusals_that_wait(runtime: &Handle, kind: Kind) {
-    let _turn = FLOODS.lock();
     raise_open_files();
     let (stack, _redis) = full_and_slow(runtime, kind);
     let begun = Instant::now();
@@ -382,7 +390,6 @@ fn refusals_that_wait(runtime: &Handle, kind: Kind) {
 /// For two seconds, 5,000 newcomers a second ask a headcount that may open 1,024 files, and whose refusals wait.
 fn more_newcomers_than_files(runtime: &Handle, kind: Kind) {
     const LASTING: Duration = Duration::from_secs(2);
-    let _turn = FLOODS.lock();
     raise_open_files();
     let redis = Redis::start();
     let rules = waiting_refusals_through(&redis);

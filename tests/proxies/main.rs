@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Kind::ALL.into_iter().flat_map(|kind| CASES.iter().map(move |case| (kind, case))).map(|(kind, case)| {
             let (handle, outcomes) = (runtime.handle().clone(), Arc::clone(&outcomes));
             Trial::test(format!("{}_{}", kind.name(), case.name), move || {
-                let played = catch_unwind(AssertUnwindSafe(|| (case.play)(&handle, kind)));
+                let played = catch_unwind(AssertUnwindSafe(|| case.play_in_turn(&handle, kind)));
                 outcomes.lock().insert((case.name, kind.name()), played.is_ok());
                 played.map_err(|panic| {
                     let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -408,9 +408,18 @@ pub fn copy(from: &Redis, to: &Redis) {
 pub fn scripts_are_forgotten(rig: &Rig) -> Finding {
     in_play(rig, &Spec::default(), rig.rate(4000.0), |bench| {
         let mut found = Finding { repetitions: rig.times(600), ..Finding::default() };
-        let outcomes = |bench: &Bench| -> (u64, u64) {
-            let of = |place: usize, key: &str| bench.server(place).status()["sync"][key].as_u64().unwrap_or_default();
-            ((0..5).map(|place| of(place, "rounds")).sum(), (0..5).map(|place| of(place, "failures")).sum())
+        // The rounds, those that failed, and the errors of the store other than lateness.
+        let outcomes = |bench: &Bench| {
+            let mut all = [0; 3];
+            for place in 0..5 {
+                let sync = &bench.server(place).status()["sync"];
+                let errors = sync["errors"].as_object().expect("errors by class");
+                let others = errors.iter().filter(|(class, _)| *class != "timeout");
+                all[0] += sync["rounds"].as_u64().unwrap();
+                all[1] += sync["failures"].as_u64().unwrap();
+                all[2] += others.map(|(_, count)| count.as_u64().unwrap()).sum::<u64>();
+            }
+            all
         };
         let before = outcomes(bench);
         for turn in 0..found.repetitions {
@@ -421,10 +430,13 @@ pub fn scripts_are_forgotten(rig: &Rig) -> Finding {
             }
         }
         let after = outcomes(bench);
-        let (rounds, failures) = (after.0 - before.0, after.1 - before.1);
-        found.check(failures * 100 <= rounds, || format!("{failures} of {rounds} rounds failed"));
+        let [rounds, failures, others]: [u64; 3] = std::array::from_fn(|which| after[which] - before[which]);
+        let told = format!("{failures} of {rounds} rounds failed; {others} errors were not for lateness");
+        // Beside other tests, a machine that stands still for 50 ms makes a round of each server late.
+        let most_late = if rig.full { rounds / 100 } else { rounds / 10 };
+        found.check(others * 100 <= rounds && failures <= most_late, || told.clone());
         bounds::check(&mut found, bench, "scripts are forgotten", bounds::calm(&bench.spec));
-        found.remark = format!("{failures} of {rounds} rounds failed");
+        found.remark = told;
         found
     })
 }
