@@ -271,7 +271,7 @@ fn what_no_server_has_written_begins_a_new_ledger() {
         sums("0 1800000005000 0/0 0 0 0 0 0 0 1 0 0"),
         sums("0 1800000005000 1/0 0 0 0 0 0 0 1 0 0"),
         sums("0 1800000005000 1e15 0 0 0 0 0 0 1 0 0"),
-        sums("0 1800000005000 -1 0 0 0 0 0 0 1 0 0"),
+        sums("0 1800000005000 0 0 0 -50 0 0 0 1 0 0"),
         sums("0 1800000005000 0.5 0 0 0 0 0 0 1 0 0"),
         packs("sums", "0 1800000005000 0 0 0 0 0 0 0 1 0 0", "not a hex number"),
         // The sums differ from the lines.
