@@ -686,8 +686,11 @@ fn a_newcomer_who_arrives_as_the_last_called_did_is_explained_as_decided() {
     // Places of one part of 131 ms are in random order, so that some newcomers of the last called part are called.
     const PART: u64 = 1 << 17;
     let clock = noon();
-    let builder =
-        Headcount::builder().max_active_users(1).line(crate::config::Carrier::Header).seed(1).secret("the key");
+    let builder = Headcount::builder()
+        .max_active_users(1)
+        .line(crate::config::Carrier::Header)
+        .seed(1)
+        .secret("the key of the whole fleet");
     let (headcount, mut worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
     assert!(headcount.admit("alice").is_admitted());
     worker.tick();
