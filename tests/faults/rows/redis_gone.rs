@@ -412,8 +412,8 @@ pub fn scripts_are_forgotten(rig: &Rig) -> Finding {
             let of = |place: usize, key: &str| bench.server(place).status()["sync"][key].as_u64().unwrap_or_default();
             ((0..5).map(|place| of(place, "rounds")).sum(), (0..5).map(|place| of(place, "failures")).sum())
         };
-        // Beside other tests, a machine that stands still for 50 ms makes a round of each server late. The best of three
-        // attempts counts.
+        // Beside other tests, a machine that stands still for 50 ms makes a round of each server late. The best of
+        // three attempts counts.
         let mut attempts = if rig.full { 1 } else { 3 };
         let (rounds, failures) = loop {
             let before = outcomes(bench);
