@@ -70,7 +70,7 @@ use scrub::Scrub;
 use seats::Seats;
 use servers::Servers;
 #[cfg(feature = "server")]
-pub(crate) use {lazy::write_every, news::KEPT_LOGS, news::beat_every_when_full};
+pub(crate) use {lazy::write_every, news::KEPT_LOGS, news::beat_every_when_full, scrub::read_again_every};
 
 /// How long the servers of a fleet take at most to replace damaged values. A server that starts meanwhile does not know
 /// the users in them.

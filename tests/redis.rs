@@ -1015,8 +1015,8 @@ async fn costs_of_beats_and_rounds() -> ([f64; 5], f64) {
     let mut logs: Vec<_> =
         (0..SERVERS).map(|_| [unread.clone(), LogRequest { slot: MINUTE.minus(1), ..unread.clone() }]).collect();
     let mut costs = Vec::new();
-    // An entry has a head and a MAC, 28 bytes, and 6 bytes for each user.
-    for entry_bytes in [0, 28 + 8 * 6] {
+    // An entry has a head and a MAC, 24 bytes, and 6 bytes for each user.
+    for entry_bytes in [0, 24 + 8 * 6] {
         let (mut before, mut read) = (0.0, 0);
         for time in 0..=TIMES {
             if time == 1 {
@@ -1044,7 +1044,7 @@ async fn costs_of_beats_and_rounds() -> ([f64; 5], f64) {
     }
     let [(beat, nothing), (with_news, bytes)] = costs[..] else { panic!("two costs") };
     assert_eq!(nothing, 0.0);
-    assert_eq!(bytes, (SERVERS - 1) as f64 * 76.0, "each beat reads the entries of the others, once");
+    assert_eq!(bytes, (SERVERS - 1) as f64 * 72.0, "each beat reads the entries of the others, once");
 
     let mut connection = redis::Client::open(redis.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
     let _: () = redis.ask(&["SET", "plain", &"x".repeat(bytes as usize)]);

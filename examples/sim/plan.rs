@@ -266,6 +266,10 @@ impl Plan {
         fleet.half_without_news = rng.u8(..8) == 0;
         // A number of its own, so that the other draws of a seed stay as they were.
         fleet.line = Rng::with_seed(seed ^ 0x11e5).bool();
+        // A quarter of the fleets writes values as rarely as if they were large, and another quarter only after a
+        // minute's end.
+        let few = [1, 64, Protocol::HEADCOUNT.lazy_bytes_per_second, Protocol::HEADCOUNT.lazy_bytes_per_second];
+        fleet.design.protocol.lazy_bytes_per_second = few[Rng::with_seed(seed ^ 0x1a2e).usize(..4)];
         let window = fleet.slot * fleet.slots;
         // A large fleet is tested for its size, and its run may be short.
         let play = if fleet.servers > 24 { 20 * SECOND } else { window.mul_f64(1.2 + 1.3 * rng.f64()) + 10 * SECOND };

@@ -2,7 +2,7 @@
 //! belongs to the fleet.
 //!
 //! ```text
-//! count u16 · origin u8 · flags u8 · number u64 · count × 6 bytes · MAC 16 bytes                little endian
+//! count u16 · origin u8 · flags u8 · number u32 · count × 6 bytes · MAC 16 bytes                little endian
 //! ```
 //!
 //! *origin* and *flags* are zero; they are reserved. *number* is random, so the MACs of two entries differ. A reader
@@ -17,7 +17,7 @@ use crate::time::Slot;
 pub(crate) const MOST_FINGERPRINTS: usize = 4096;
 
 /// The bytes before the fingerprints.
-const HEAD_BYTES: usize = 12;
+const HEAD_BYTES: usize = 8;
 
 /// The bytes of a fingerprint.
 pub(crate) const FINGERPRINT_BYTES: usize = 6;
@@ -45,7 +45,7 @@ pub(crate) struct NewsEntry {
 }
 
 /// Encodes between 1 and [`MOST_FINGERPRINTS`] fingerprints that were recorded in minute `slot`.
-pub(crate) fn encode(slot: Slot, number: u64, fingerprints: &[Fingerprint], mac: &FleetMac) -> Vec<u8> {
+pub(crate) fn encode(slot: Slot, number: u32, fingerprints: &[Fingerprint], mac: &FleetMac) -> Vec<u8> {
     let count = u16::try_from(fingerprints.len()).ok().filter(|&count| (1..=MOST_FINGERPRINTS).contains(&count.into()));
     let count = count.expect("the caller takes as many as fit");
     let mut bytes = Vec::with_capacity(HEAD_BYTES + fingerprints.len() * FINGERPRINT_BYTES + MAC_BYTES);
@@ -106,7 +106,7 @@ mod tests {
         for count in [1, 2, 4095, 4096] {
             let mut bytes = encode(SLOT, 9, &some(count), &mac(1));
             let whole = bytes.len();
-            assert_eq!(whole, 28 + 6 * count as usize);
+            assert_eq!(whole, 24 + 6 * count as usize);
             bytes.extend_from_slice(b"the next entry");
             let entry = decode(SLOT, &bytes, &mac(1)).unwrap().unwrap();
             assert_eq!(entry, NewsEntry { fingerprints: some(count), bytes: whole });
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn two_entries_of_the_same_fingerprints_end_differently() {
-        let end = |number| encode(SLOT, number, &some(3), &mac(1)).split_off(30);
+        let end = |number| encode(SLOT, number, &some(3), &mac(1)).split_off(26);
         assert_ne!(end(1), end(2));
     }
 

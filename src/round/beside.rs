@@ -60,6 +60,9 @@ struct Minute {
 enum Last {
     /// A filter whose writer covered the minute.
     Covered,
+    /// A filter whose writer covered the minute together with its news log, which servers of other generations do not
+    /// read.
+    CoveredWithLog,
     /// A filter whose writer did not cover the minute.
     Uncovered,
     /// Unreadable: written with another key or in another format, damaged, or too large.
@@ -177,10 +180,11 @@ impl Beside {
         self.hides_users || self.is_proven && self.servers.may_be_hidden
     }
 
-    /// Returns whether its users are all known: every value was read, and its writer covered the minute.
+    /// Returns whether its users are all known: every value was read, and its writer covered the minute. Once its
+    /// servers have noticed this one, they write what only their logs have. If all of them are gone, nobody will.
     pub(super) fn is_known(&self) -> bool {
-        let mut minutes = self.minutes.values();
-        !self.has_unread && !self.minutes.is_empty() && minutes.all(|minute| minute.last == Last::Covered)
+        let is_known = |last| last == Last::Covered || last == Last::CoveredWithLog && self.nodes == 0;
+        !self.has_unread && !self.minutes.is_empty() && self.minutes.values().all(|minute| is_known(minute.last))
     }
 
     /// Returns whether its servers share the room with this one: the two sides can read each other.
@@ -197,8 +201,8 @@ impl Beside {
     fn note(&mut self, slot: Slot, entry: Entry, decoded: Option<Decoded>) {
         let last = match &decoded {
             Some(Decoded { covers: Covers::Nothing, .. }) => Last::Uncovered,
-            // Once this server has looked, the other generation writes what only its logs have.
-            Some(Decoded { covers: Covers::Minute | Covers::MinuteWithLog(_), .. }) => Last::Covered,
+            Some(Decoded { covers: Covers::Minute, .. }) => Last::Covered,
+            Some(Decoded { covers: Covers::MinuteWithLog(_), .. }) => Last::CoveredWithLog,
             None => Last::Unreadable,
         };
         let before = self.minutes.remove(&slot).and_then(|minute| minute.filter);

@@ -27,9 +27,6 @@ use crate::room::FleetLink;
 use crate::time::Slot;
 use std::time::Duration;
 
-/// The most bytes of the current minute's values that all servers together read in a second.
-const BYTES_PER_SECOND: f64 = (2 << 20) as f64;
-
 /// The rounds after the end of a minute in which its last value is written at the latest.
 const LAST_VALUE_ROUNDS: f64 = 13.0;
 
@@ -38,9 +35,15 @@ const LAST_VALUE_ROUNDS: f64 = 13.0;
 const LAST_VALUE_RATE: f64 = 1.0 / 8.0;
 
 /// Returns about how often the current minute's value is written, by whichever server, if the minute is logged. `None`
-/// if it is written after its end only.
-pub(crate) fn write_every(nodes: f64, bytes: f64, period: Duration, slot_length: Duration) -> Option<Duration> {
-    let every = (nodes * bytes / BYTES_PER_SECOND).max(period.as_secs_f64());
+/// if it is written after its end only. In a second, all servers together read at most `bytes_per_second`.
+pub(crate) fn write_every(
+    nodes: f64,
+    bytes: f64,
+    bytes_per_second: u64,
+    period: Duration,
+    slot_length: Duration,
+) -> Option<Duration> {
+    let every = (nodes * bytes / bytes_per_second as f64).max(period.as_secs_f64());
     (every < slot_length.as_secs_f64() / 2.0).then(|| Duration::from_secs_f64(every))
 }
 
@@ -98,7 +101,8 @@ impl Round {
             Some(known) if known.covers == Covers::Nothing => (now.saturating_sub(known.since), period),
             Some(known) => {
                 let bytes = known.entry.bytes as f64;
-                let Some(interval) = write_every(nodes, bytes, settings.sync_every, settings.slot_length) else {
+                let most = self.protocol.lazy_bytes_per_second;
+                let Some(interval) = write_every(nodes, bytes, most, settings.sync_every, settings.slot_length) else {
                     return 0.0;
                 };
                 (now.saturating_sub(known.since), interval.as_secs_f64())
@@ -241,7 +245,7 @@ mod tests {
         assert_eq!(chance(100, 1), 2.0 / SERVERS as f64);
         assert_eq!(chance(100, 3), 6.0 / SERVERS as f64);
         // All servers together need two and a half seconds to read it.
-        assert_eq!(chance(256 << 10, 5), 1.6 / SERVERS as f64);
+        assert_eq!(chance(32 << 10, 5), 1.6 / SERVERS as f64);
         assert_eq!(chance(8 << 20, 2), 0.0, "they need more than half a minute");
     }
 

@@ -226,7 +226,7 @@ impl Round {
             let mut entry = Vec::new();
             if !recorded.is_empty() {
                 let fingerprints: Vec<_> = recorded.iter().map(|recorded| recorded.fingerprint()).collect();
-                entry = encode(slot, self.news.rng.u64(..), &fingerprints, self.codec.mac());
+                entry = encode(slot, self.news.rng.u32(..), &fingerprints, self.codec.mac());
             }
             // Nobody needs a log that is refused, or whose minute has its last value.
             let may_go = is_refused || is_newest && self.has_last_value(slot);

@@ -302,6 +302,7 @@ mod tests {
     use super::*;
     use crate::bloom::{Bloom, Shape};
     use crate::fingerprint::{Fingerprint, FingerprintKey};
+    use crate::ring::codec::Covers;
     use crate::round::servers::proven_name;
     use crate::round::{Entry, Version};
 
@@ -442,6 +443,26 @@ mod tests {
         read(&mut others, &values, &SLOTS);
         assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, (3, 2)));
         assert!(remembers(&mut others, 22));
+    }
+
+    /// Their log may have users whom the value lacks. Its servers write them once they have noticed this one.
+    #[test]
+    fn a_value_that_needs_a_log_is_not_enough_while_its_servers_live() {
+        let (mut others, theirs) = (Others::new(), codec(9000, OTHER, 1));
+        let mut filter = Bloom::new(theirs.shape());
+        filter.insert(Fingerprint(11));
+        let value = theirs.encode(SLOTS[0], "a-1", Covers::MinuteWithLog(5), &filter);
+        let values = [Stored { slot: SLOTS[0], version: Version("a-1".into()), value }];
+        read(&mut others, &values, &SLOTS);
+        assert_eq!((others.known(), others.has_unknown(), others.nodes()), (vec![], true, (3, 2)));
+        others.begin(&[], &SLOTS);
+        others.look(OTHER, &SLOTS, LookedBeside { writers: Vec::new(), ..shown(&values, &SLOTS) }, 1000, &ours());
+        assert_eq!(
+            (others.known(), others.has_unknown()),
+            (vec![OTHER], false),
+            "nobody is there who could write more"
+        );
+        assert!(remembers(&mut others, 11));
     }
 
     #[test]

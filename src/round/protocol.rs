@@ -16,6 +16,9 @@ pub struct Protocol {
     pub versions: Versions,
     /// How often servers exchange news between the rounds.
     pub beats: Beats,
+    /// The most bytes of the current minute's values that all servers together read in a second. Larger values are
+    /// written more rarely while all servers read the news.
+    pub lazy_bytes_per_second: u64,
     /// A delay between reading and writing, which simulates larger filters and slower machines.
     pub write_delay: Duration,
 }
@@ -28,6 +31,7 @@ impl Protocol {
         retry_on_conflict: false,
         versions: Versions::Unique,
         beats: Beats::AsConfigured,
+        lazy_bytes_per_second: 256 << 10,
         write_delay: Duration::ZERO,
     };
     /// The talk's design v1: a server that loses the race tries again until it succeeds.

@@ -14,6 +14,12 @@ const PERIODS: u32 = 8;
 /// How many bytes per second all servers of a fleet together read again.
 const BYTES_PER_SECOND: u64 = 128 << 10;
 
+/// Returns how long a server waits, on average, before it reads another value again, if values have up to this many
+/// bytes.
+pub(crate) fn read_again_every(bytes: u64, period: Duration, nodes: u64) -> Duration {
+    (PERIODS * period).max(Duration::from_secs(bytes.saturating_mul(nodes) / BYTES_PER_SECOND))
+}
+
 /// When a server reads which value again.
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Scrub {
@@ -41,8 +47,7 @@ impl Scrub {
         let is_alarmed = std::mem::take(&mut self.is_alarmed);
         if self.next.is_none() || is_due {
             let bytes = unchanged.iter().map(|&(_, bytes)| bytes as u64).max().unwrap_or_default();
-            let seconds = bytes.saturating_mul(nodes) / BYTES_PER_SECOND;
-            let pause = (PERIODS * period).max(Duration::from_secs(seconds));
+            let pause = read_again_every(bytes, period, nodes);
             // Servers that started together do not go on together.
             self.next = Some(now.saturating_add(pause.mul_f64(0.5 + self.rng.f64())));
         }

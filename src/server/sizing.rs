@@ -13,6 +13,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::ring::news::{ENTRY_BYTES, FINGERPRINT_BYTES};
+use crate::round::Protocol;
 use std::time::Duration;
 
 /// The most that all servers may take of Redis's one core.
@@ -197,13 +198,16 @@ impl Fleet {
         let (beats, rounds, users) = (n / beat, n / t, users / slot);
         let news = FINGERPRINT_BYTES as f64 * users + ENTRY_BYTES as f64 * users.min(beats);
         // The current minute's value is written now and then, and that of each minute once after its end.
-        let between_writes = crate::round::write_every(n, value, period, slot_length);
+        let most = Protocol::HEADCOUNT.lazy_bytes_per_second;
+        let between_writes = crate::round::write_every(n, value, most, period, slot_length);
         let writes = between_writes.map_or(0.0, |every| 1.0 / every.as_secs_f64()) + 1.0 / slot;
         let payload = news + writes * value;
         let readers = if nodes <= 1 { 0.0 } else { n };
+        // Unchanged values are read again from time to time.
+        let read_again = n / crate::round::read_again_every(value as u64, period, nodes).as_secs_f64();
         let [bytes_in, bytes_out] = [0, 1].map(|way| beats * BEAT_BYTES[way] + rounds * ROUND_BYTES[way]);
-        let (bytes_in, bytes_out) = (bytes_in + payload, bytes_out + readers * payload);
-        let values = writes * (1.0 + readers);
+        let (bytes_in, bytes_out) = (bytes_in + payload, bytes_out + readers * payload + read_again * value);
+        let values = writes * (1.0 + readers) + read_again;
         let cores = beats * BEAT + rounds * ROUND + readers * news * NEWS_BYTE + values * (VALUE + value * VALUE_BYTE);
         let exceeds = match () {
             () if cores > MOST_CORES => Some(Bound::RedisCores),
@@ -229,7 +233,7 @@ impl Fleet {
             news_by_rounds_seconds_p99: unless_alone(t * (1.0 + attempts)),
             redis_cores: cores,
             // Each value is fetched by the others, and takes its writer three more commands.
-            redis_commands_per_second: beats + rounds + writes * (readers + 3.0),
+            redis_commands_per_second: beats + rounds + writes * (readers + 3.0) + read_again,
             redis_bytes_in_per_second: bytes_in,
             redis_bytes_out_per_second: bytes_out,
             exceeds,

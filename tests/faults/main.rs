@@ -24,6 +24,7 @@ mod soak;
 mod support;
 
 use bench::{Bench, Spec};
+use headcount::{Builder, Headcount};
 use libtest_mimic::{Arguments, Failed, Trial};
 use parking_lot::{Mutex, RwLock};
 use report::{Finding, Report};
@@ -32,13 +33,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// Shifts wall clocks; monotonic ones stay.
 const LIBFAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
-/// The number of repetitions of each row in full.
+/// The number of answers that a row checks at least, in full.
 const LEAST_CHECKS: u64 = 100_000;
 
 /// The state that rows share.
@@ -116,6 +117,12 @@ impl Rig {
 /// Whether all servers exchange news with their rounds alone.
 fn without_news() -> bool {
     std::env::var_os("HEADCOUNT_FAULTS_NEWS").is_some_and(|wanted| wanted == "off")
+}
+
+/// The builder of a server in this process.
+fn builder() -> Builder {
+    let builder = Headcount::builder();
+    if without_news() { builder.news_every(Duration::ZERO) } else { builder }
 }
 
 fn main() -> ExitCode {

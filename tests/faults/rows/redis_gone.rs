@@ -116,7 +116,7 @@ impl Decider {
     #[allow(clippy::disallowed_methods)] // It is about real time.
     fn start(rig: &Rig, bench: &Bench) -> Self {
         let Spec { slots, slot, sync_every, max_active_users, .. } = bench.spec;
-        let builder = Headcount::builder().max_active_users(max_active_users).slots(slots).window(slot * slots);
+        let builder = crate::builder().max_active_users(max_active_users).slots(slots).window(slot * slots);
         let builder = builder.secret(SECRET).sync_every(sync_every).node("decider").redis_url(bench.url());
         let headcount = {
             let _runtime = rig.runtime.enter();

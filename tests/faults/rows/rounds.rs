@@ -7,7 +7,7 @@ use crate::report::Finding;
 use crate::scale::SetAtLast;
 use crate::support::request;
 use headcount::round::{Identity, Reply, Request};
-use headcount::{FilterStore, Headcount, MemoryStore, OnOutage, StoreError};
+use headcount::{FilterStore, MemoryStore, OnOutage, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -155,7 +155,7 @@ fn rounds_stop(rig: &Rig, cause: Cause, on_outage: OnOutage) -> Finding {
     let case = format!("{cause:?}, {on_outage:?}");
     // Filters above 128 KiB are coded on a thread where waiting is allowed.
     let capacity = if cause == Cause::Pool { 1 << 18 } else { 1 << 14 };
-    let builder = Headcount::builder().max_active_users(USERS).capacity(capacity).on_outage(on_outage);
+    let builder = crate::builder().max_active_users(USERS).capacity(capacity).on_outage(on_outage);
     let builder = builder.slots(30).window(30 * 10 * SECOND).secret(SECRET).sync_every(SYNC_EVERY);
     let (headcount, mut worker) = builder.build().expect("a good configuration");
     let (over, hangs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
