@@ -266,8 +266,8 @@ impl Plan {
         fleet.half_without_news = rng.u8(..8) == 0;
         // A number of its own, so that the other draws of a seed stay as they were.
         fleet.line = Rng::with_seed(seed ^ 0x11e5).bool();
-        // A quarter of the fleets writes values as rarely as if they were large, and another quarter only after a
-        // minute's end.
+        // A quarter of the fleets writes a minute's value only at its beginning and after its end, as if it were huge.
+        // Another quarter writes it as rarely as if it were large.
         let few = [1, 64, Protocol::HEADCOUNT.lazy_bytes_per_second, Protocol::HEADCOUNT.lazy_bytes_per_second];
         fleet.design.protocol.lazy_bytes_per_second = few[Rng::with_seed(seed ^ 0x1a2e).usize(..4)];
         let window = fleet.slot * fleet.slots;
