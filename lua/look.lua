@@ -1,8 +1,9 @@
 -- Reads the state of the fleet and the versions of all minutes, and records that this server is alive.
 --
 -- KEYS[1] fleet: hash. since = the slot in which the namespace was first used. beat = the last heartbeat: ms of the
---                last look of any node. The last period in which no node was alive: gap_from = ms of the last look
---                before it; gap_to and gap_by = ms and writer id of the first look after it
+--                last look of any node. silent = ms of the last look of a node without beats. The last period in which
+--                no node was alive: gap_from = ms of the last look before it; gap_to and gap_by = ms and writer id of
+--                the first look after it
 -- KEYS[2] nodes: sorted set. Member: writer id, a space, name of the node; score: ms of its last look. Dead nodes stay
 --                for a window, so that they can be listed
 -- KEYS[3] override: hash { body }, bytes that this script does not interpret
@@ -14,13 +15,15 @@
 -- ARGV[5] name of the node · ARGV[6] the number of nodes to list, dead ones included: 0 unless an admin page is open
 -- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
 -- ARGV[8] 1 if this server has rejected newcomers since its last look · ARGV[9] the longest override, in bytes
+-- ARGV[10] 1 if this server has beats
 --
 -- Returns { seconds, microseconds, since, the heartbeat before this look, gap_from, gap_to, gap_by, override, number of
 --           nodes that are not dead, number of nodes that reject newcomers, error of a failed write, ms of this
 --           server's previous look, ms of its previous look with ARGV[8] = 1 ('' if ARGV[8] is not 1 now), ms of the
---           previous look of any server of this generation, 1 if there may be more generations than are returned, ts
---           and size of each slot in the order of KEYS, { other generation, 1 if one of its servers has looked in the
---           last ARGV[2] ms, … }, { member of nodes, ms, … } };
+--           previous look of any server of this generation, 1 if there may be more generations than are returned, 1 if
+--           a node without beats has looked in the last ARGV[2] ms, ts and size of each slot in the order of KEYS,
+--           { other generation, 1 if one of its servers has looked in the last ARGV[2] ms, … },
+--           { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
 --
 -- Atomic, so that the clock, the versions and the nodes belong to one moment. A failed write is reported and does not
@@ -45,7 +48,7 @@ local now_ms = string.format('%.0f', now)
 local alive_for = tonumber(ARGV[2])
 local dead, outdated = string.format('(%.0f', now - alive_for), string.format('%.0f', now - ARGV[3])
 
-local names = { 'since', 'beat', 'gap_from', 'gap_to', 'gap_by' }
+local names = { 'since', 'beat', 'gap_from', 'gap_to', 'gap_by', 'silent' }
 local fields = redis.pcall('HMGET', KEYS[1], unpack(names))
 if is_foreign(fields) then write('DEL', KEYS[1]) end
 local fleet = {}
@@ -64,7 +67,13 @@ if last_heartbeat and now - last_heartbeat > alive_for then
     fleet.gap_from, fleet.gap_to, fleet.gap_by = from, now_ms, ARGV[1]
   end
 end
-write('HSET', KEYS[1], 'beat', now_ms)
+if ARGV[10] == '1' then
+  write('HSET', KEYS[1], 'beat', now_ms)
+else
+  fleet.silent = now_ms
+  write('HSET', KEYS[1], 'beat', now_ms, 'silent', now_ms)
+end
+local silent_for = now - (tonumber(fleet.silent) or 0)
 
 local override = ''
 local override_size = redis.pcall('HSTRLEN', KEYS[3], 'body')
@@ -124,6 +133,7 @@ answer[#answer + 1] = looked
 answer[#answer + 1] = wanted
 answer[#answer + 1] = listed
 answer[#answer + 1] = may_be_more
+answer[#answer + 1] = silent_for >= 0 and silent_for < alive_for and 1 or 0
 for key = 6, #KEYS do
   local ts, value_size = version_of(KEYS[key], ARGV[7])
   answer[#answer + 1] = ts

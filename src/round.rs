@@ -481,7 +481,7 @@ impl Round {
         let wants = if corrected { self.demand.is_recent() } else { self.demand.look(self.core.rejections()) };
         let names = self.servers.names(if self.figures.is_watched(now) { MOST_NAMES } else { 0 });
         self.phase = Phase::Looking { slots: slots.clone(), corrected };
-        Request::Look { slots, names, wants }
+        Request::Look { slots, names, wants, beats: self.has_beats() }
     }
 
     fn read_look(&mut self, slots: &[Slot], mut looked: Looked, corrected: bool, now: Duration) -> Next {
@@ -508,6 +508,7 @@ impl Round {
         // If the store has lost this server's report, it may have lost those of the other servers, too. Then every
         // server counts as wanting.
         self.demand.wanting = if lost.wanting { u64::MAX } else { looked.wanting.min(looked.nodes) };
+        self.seats.note_shares_beside(looked.without_beats);
         self.others.begin(&looked.other_generations, slots);
         self.record_figures(&looked, now);
         self.outgoing = Publish { override_: self.read_override(&looked), ..Publish::default() };

@@ -73,6 +73,7 @@ const HEAVY_BYTES: usize = 128 << 10;
 ///                     override_: None,
 ///                     nodes: 2,
 ///                     wanting: 0,
+///                     without_beats: false,
 ///                     named: Vec::new(),
 ///                     other_generations: Vec::new(),
 ///                     has_more_generations: false,

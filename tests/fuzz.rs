@@ -572,6 +572,7 @@ impl Mad {
             override_,
             nodes,
             wanting: nodes.rotate_left(17),
+            without_beats: nodes.is_multiple_of(2),
             named: vec![Node {
                 instance_id: String::from_utf8_lossy(script.run()).into_owned(),
                 name: String::from_utf8_lossy(script.run()).into_owned(),

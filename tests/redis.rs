@@ -562,13 +562,13 @@ impl Writer {
 
     /// A look connects, also after an error.
     async fn connect(&self) {
-        self.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false }).await.unwrap();
+        self.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false, beats: true }).await.unwrap();
     }
 
     /// The version and the value of the minute. The look before it connects, and makes its script known. It must return
     /// the version that the fetch returns.
     async fn read(&self) -> Option<(String, Vec<u8>)> {
-        let look = self.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false }).await.unwrap();
+        let look = self.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false, beats: true }).await.unwrap();
         let Reply::Looked(looked) = look else { panic!("a look is answered by versions") };
         let Reply::Fetched(mut stored) = self.ask(Request::Fetch { slots: vec![MINUTE] }).await.unwrap() else {
             panic!("a fetch is answered by values")
@@ -616,7 +616,7 @@ async fn a_list_of_generations_that_somebody_changes_is_noticed() {
     let redis = Redis::start();
     let writer = Writer::new(&redis.url(), "one", SMALL);
     let look = || async {
-        match writer.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false }).await.unwrap() {
+        match writer.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false, beats: true }).await.unwrap() {
             Reply::Looked(looked) => (looked.before.unwrap().listed.is_some(), looked.has_more_generations),
             other => panic!("{other:?}"),
         }
@@ -676,12 +676,48 @@ async fn names_that_are_too_long_are_removed() {
     for key in &keys {
         let _: i64 = redis.ask(&["ZADD", key, &at, &long]);
     }
-    writer.ask(Request::Look { slots: vec![MINUTE], names: 64, wants: false }).await.unwrap();
+    writer.ask(Request::Look { slots: vec![MINUTE], names: 64, wants: false, beats: true }).await.unwrap();
     writer.ask(Request::LookBeside { generation: 2, slots: vec![MINUTE], names: 64 }).await.unwrap();
     for key in &keys {
         let score: Option<f64> = redis.ask(&["ZSCORE", key, &long]);
         assert_eq!(score, None, "{key}");
     }
+}
+
+/// A server without beats gets shares of which the ledger of seats does not hear, so the others must know of it.
+#[tokio::test]
+async fn a_look_says_whether_a_server_without_beats_looked_lately() {
+    let redis = Redis::start();
+    let one = Writer::new(&redis.url(), "one", SMALL);
+    let looks = async |beats: bool| {
+        let look = Request::Look { slots: vec![MINUTE], names: 0, wants: false, beats };
+        match one.ask(look).await.unwrap() {
+            Reply::Looked(looked) => looked.without_beats,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!looks(true).await);
+    assert!(looks(false).await);
+    assert!(looks(true).await);
+    let now = || {
+        let (seconds, _): (u64, u64) = redis.ask(&["TIME"]);
+        1000 * seconds
+    };
+    let alive_for = one.identity.alive_for.as_millis() as u64;
+    for (recorded, is_lately) in [
+        ((now() - 500).to_string(), true),
+        ((now() - 2 * alive_for).to_string(), false),
+        ((now() + 1_000_000).to_string(), false),
+        ("-inf".to_owned(), false),
+        ("nan".to_owned(), false),
+        ("text".to_owned(), false),
+        ("7".repeat(100_000), false),
+    ] {
+        let _: i64 = redis.ask(&["HSET", "headcount:{default}:0000000000000001:fleet", "silent", &recorded]);
+        assert_eq!(looks(true).await, is_lately, "{recorded:.40}");
+    }
+    assert!(looks(false).await);
+    assert!(looks(true).await);
 }
 
 /// Servers write generations as sixteen lower-case digits. With upper-case ones, our own would look like another one.
@@ -690,7 +726,7 @@ async fn a_generation_in_upper_case_is_ignored() {
     let redis = Redis::start();
     let writer = Writer::new(&redis.url(), "one", SMALL);
     let look = || async {
-        match writer.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false }).await.unwrap() {
+        match writer.ask(Request::Look { slots: vec![MINUTE], names: 0, wants: false, beats: true }).await.unwrap() {
             Reply::Looked(looked) => looked.other_generations,
             other => panic!("{other:?}"),
         }
@@ -877,7 +913,7 @@ async fn a_round_at_a_minutes_turn_takes_six_commands_at_most() {
         one.ask(news("one", None)).await.unwrap();
         other.read().await;
         let mut monitor = Monitor::start(&redis);
-        other.ask(Request::Look { slots: slots.clone(), names: 0, wants: false }).await.unwrap();
+        other.ask(Request::Look { slots: slots.clone(), names: 0, wants: false, beats: true }).await.unwrap();
         let Reply::Fetched(stored) = other.ask(Request::Fetch { slots: slots.clone() }).await.unwrap() else {
             panic!("a fetch is answered by values")
         };
@@ -989,7 +1025,7 @@ async fn costs_of_beats_and_rounds() -> ([f64; 5], f64) {
     let writer = |server| Writer::new(&redis.url(), &format!("{server:049x}"), SMALL);
     let mut writers: Vec<_> = (0..SERVERS).map(writer).collect();
     let slots: Vec<_> = (0..31).map(|age| MINUTE.minus(age)).collect();
-    let look = || Request::Look { slots: slots.clone(), names: 0, wants: true };
+    let look = || Request::Look { slots: slots.clone(), names: 0, wants: true, beats: true };
     for writer in &writers {
         writer.ask(look()).await.unwrap();
     }
@@ -1103,7 +1139,7 @@ async fn scripts_that_are_forgotten_again_at_once_still_run() {
     });
     let mut failed = Vec::new();
     for _ in 0..1000 {
-        let look = Request::Look { slots: vec![MINUTE], names: 0, wants: false };
+        let look = Request::Look { slots: vec![MINUTE], names: 0, wants: false, beats: true };
         failed.extend(writer.ask(look).await.err());
         // A longer script: Redis reads it in several pieces.
         let beat = Request::ExchangeNews { logs: Vec::new(), seats: SeatRequest::default(), line: None };

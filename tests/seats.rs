@@ -767,3 +767,45 @@ async fn beside_a_server_without_beats_all_get_shares_with_their_rounds() {
     let expected = X / 4 / 4;
     assert!(shares.iter().all(|share| share.abs_diff(expected) <= 2), "{shares:?}");
 }
+
+/// A new ledger waits for the lines of the servers that the lost one had, and grants seats when those that are missing
+/// must be gone. A server without beats is not gone, and never writes a line.
+#[tokio::test]
+async fn a_new_ledger_grants_nothing_beside_a_server_that_lives_and_has_no_line() {
+    for lives in [false, true] {
+        let (clock, store) = in_memory();
+        let mut nodes = fleet(2, &clock, || store.clone()).await;
+        let mut silent = Node::start(store.clone(), &clock, |builder| builder.news_every(Duration::ZERO));
+        store.forget_seats();
+        let mut leasing = Vec::new();
+        for second in 0..15 {
+            if lives {
+                silent.round().await;
+            }
+            play(&mut nodes, 10, |_, _| 0).await;
+            // A server gets its first share with its third round.
+            let may_share = silent.headcount.status().share > 0;
+            if may_share == lives && nodes.iter().any(|node| node.headcount.status().sync.leases_seats) {
+                leasing.push(second);
+            }
+        }
+        assert_eq!(leasing.is_empty(), lives, "seconds with leases: {leasing:?}");
+    }
+}
+
+/// The ledger keeps the line of a server that has left for a while, so there may be as many lines as servers.
+#[tokio::test]
+async fn the_line_of_a_server_that_has_left_does_not_stand_for_one_without_beats() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(2, &clock, || store.clone()).await;
+    let mut silent = Node::start(store.clone(), &clock, |builder| builder.news_every(Duration::ZERO));
+    for second in 0..20 {
+        silent.round().await;
+        play(&mut nodes, 10, |_, _| 0).await;
+        assert_eq!(nodes[0].headcount.status().sync.leases_seats, second == 0, "in second {second}");
+        if second == 9 {
+            nodes.pop().unwrap().asks(Request::Leave).await.unwrap();
+        }
+    }
+    assert_eq!(nodes[0].headcount.status().sync.nodes, 2);
+}

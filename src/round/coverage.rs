@@ -319,6 +319,7 @@ mod tests {
             override_: None,
             nodes: 1,
             wanting: 0,
+            without_beats: false,
             named: Vec::new(),
             other_generations: Vec::new(),
             has_more_generations: false,

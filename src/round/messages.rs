@@ -52,7 +52,7 @@ pub struct Version(pub String);
 ///     keep_for: 32 * 60 * SECOND,
 /// };
 /// let theirs = Identity { instance_id: "x7aa".into(), node: "eu-2".into(), generation: 2, ..ours.clone() };
-/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
+/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false, beats: true });
 /// for server in [&theirs, &ours] {
 ///     let Reply::Looked(looked) = store.exchange(server, look.clone(), SECOND).await? else {
 ///         unreachable!("the reply to a look is `Looked`");
@@ -97,7 +97,8 @@ pub struct Identity {
 /// let store = MemoryStore::new();
 /// let ask = async |request| store.exchange(&server("k3v9"), request, SECOND).await;
 /// let slots = vec![Slot(30_000_000)];
-/// assert!(matches!(ask(Request::Look { slots: slots.clone(), names: 0, wants: false }).await?, Reply::Looked(_)));
+/// let look = Request::Look { slots: slots.clone(), names: 0, wants: false, beats: true };
+/// assert!(matches!(ask(look).await?, Reply::Looked(_)));
 /// assert_eq!(ask(Request::Fetch { slots }).await?, Reply::Fetched(vec![]), "nobody has published that minute");
 /// assert!(matches!(ask(Request::Publish(Publish::default())).await?, Reply::Published(_)));
 /// assert_eq!(ask(Request::Leave).await?, Reply::Left);
@@ -114,6 +115,8 @@ pub enum Request {
         names: usize,
         /// Whether this server has rejected newcomers since its last look.
         wants: bool,
+        /// Whether this server exchanges news between its rounds, so that the ledger of seats has a line of it.
+        beats: bool,
     },
     /// Asks for the values of these minutes.
     Fetch {
@@ -412,7 +415,7 @@ pub struct Publish {
 /// };
 /// tell(None, b"open").await?;
 /// tell(None, b"throttling").await?;
-/// let look = Request::Look { slots: vec![], names: 0, wants: false };
+/// let look = Request::Look { slots: vec![], names: 0, wants: false, beats: true };
 /// let Reply::Looked(looked) = store.exchange(&server("b"), look, SECOND).await? else {
 ///     unreachable!("the reply to a look is `Looked`");
 /// };
@@ -520,7 +523,7 @@ pub struct EpochStart {
 /// # }
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
+/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false, beats: true });
 /// let nodes = async |server: &Identity| match store.exchange(server, look.clone(), SECOND).await {
 ///     Ok(Reply::Looked(looked)) => looked.nodes,
 ///     other => panic!("{other:?}"),
@@ -577,7 +580,7 @@ pub enum Reply {
 /// store.exchange(&server("a"), Request::Publish(news), SECOND).await?;
 ///
 /// let slots = vec![Slot(30_000_000), Slot(29_999_999)];
-/// let look = Request::Look { slots, names: 0, wants: false };
+/// let look = Request::Look { slots, names: 0, wants: false, beats: true };
 /// let Reply::Looked(looked) = store.exchange(&server("b"), look, SECOND).await? else {
 ///     unreachable!("the reply to a look is `Looked`");
 /// };
@@ -607,6 +610,9 @@ pub struct Looked {
     pub nodes: u64,
     /// The number of servers that rejected newcomers recently, this one included if it did.
     pub wanting: u64,
+    /// Whether a server that exchanges no news looked recently. It gets shares with its rounds, of which the ledger of
+    /// seats does not hear.
+    pub without_beats: bool,
     /// The servers by name, the latest look first, as many as were requested; also servers that no longer count as
     /// alive.
     pub named: Vec<Node>,
@@ -639,7 +645,7 @@ pub struct Looked {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let now = Timestamp::from_millis(1_800_000_000_000);
 /// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
-/// let look = Request::Look { slots: vec![], names: 0, wants: true };
+/// let look = Request::Look { slots: vec![], names: 0, wants: true, beats: true };
 /// for recorded in [None, Some(now)] {
 ///     let reply = store.exchange(&server("k3v9"), look.clone(), SECOND).await?;
 ///     let Reply::Looked(looked) = reply else { unreachable!("the reply to a look is `Looked`") };
@@ -678,7 +684,7 @@ pub const MOST_OVERRIDE_BYTES: usize = 4096;
 /// # Identity { instance_id: writer.into(), node: "eu-1".into(), generation: 1, filter_bytes: 64, alive_for, keep_for }
 /// # }
 /// let (ours, theirs) = (server("k3v9"), Identity { generation: 2, ..server("x7aa") });
-/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false });
+/// let (store, look) = (MemoryStore::new(), Request::Look { slots: vec![], names: 0, wants: false, beats: true });
 /// store.exchange(&theirs, look.clone(), SECOND).await?;
 /// let Reply::Looked(looked) = store.exchange(&ours, look, SECOND).await? else {
 ///     unreachable!("the reply to a look is `Looked`");
@@ -750,7 +756,7 @@ pub struct LookedBeside {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let now = Timestamp::from_millis(1_800_000_000_000);
 /// let store = MemoryStore::with_clock(ManualClock::starting_at(now));
-/// let look = Request::Look { slots: vec![], names: 200, wants: false }; // An admin page is open.
+/// let look = Request::Look { slots: vec![], names: 200, wants: false, beats: true }; // An admin page is open.
 /// let Reply::Looked(looked) = store.exchange(&server("k3v9"), look, SECOND).await? else {
 ///     unreachable!("the reply to a look is `Looked`");
 /// };
@@ -785,7 +791,8 @@ pub struct Node {
 /// let clock = Arc::new(ManualClock::starting_at(Timestamp::from_millis(1_800_000_000_000)));
 /// let store = MemoryStore::with_clock(Arc::clone(&clock));
 /// let look = async |writer: &str| {
-///     match store.exchange(&server(writer), Request::Look { slots: vec![], names: 0, wants: false }, SECOND).await {
+///     let look = Request::Look { slots: vec![], names: 0, wants: false, beats: true };
+///     match store.exchange(&server(writer), look, SECOND).await {
 ///         Ok(Reply::Looked(looked)) => looked.gap,
 ///         other => panic!("{other:?}"),
 ///     }

@@ -185,6 +185,15 @@ impl Round {
         (self.core.link() == FleetLink::Up).then_some(every)
     }
 
+    /// Returns whether this server has beats whenever it reaches its store.
+    pub(super) fn has_beats(&self) -> bool {
+        match self.protocol.beats {
+            Beats::Never => false,
+            Beats::Every(_) => true,
+            Beats::AsConfigured => self.core.settings.news_every != NewsEvery::Never,
+        }
+    }
+
     fn configured_beat_every(&self) -> Option<Duration> {
         let every = match self.core.settings.news_every {
             NewsEvery::Never => return None,

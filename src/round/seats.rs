@@ -56,6 +56,9 @@ pub(super) struct Seats {
     leases: bool,
     /// Whether the last answer came from a ledger that has all servers and grants seats.
     is_in_order: bool,
+    /// Whether a server without beats looked lately. Its line may seem to be there, because that of a server that is
+    /// gone still is.
+    beside_shares: bool,
     /// Newcomers published by rounds and by no log, of whom the ledger has not been told.
     valued: u64,
     /// Newcomers who will be in no log, as of the beginning of the round under way.
@@ -85,6 +88,11 @@ impl Seats {
     /// the new one.
     fn is_beginning(&self, now: Duration, alive_for: Duration) -> bool {
         self.lost_at.is_some_and(|at| now.saturating_sub(at) < 2 * alive_for)
+    }
+
+    /// Notes whether a server without beats looked lately. The rounds then hand out shares to all.
+    pub(super) fn note_shares_beside(&mut self, beside: bool) {
+        self.beside_shares = beside;
     }
 
     /// Returns whether a new ledger may grant seats although servers have no line in it: they are gone by now.
@@ -152,6 +160,7 @@ impl Round {
         let is_alone_in_room = self.others.nodes().0 == 0 && !self.figures.lock().foreign_generation;
         self.core.leases_seats()
             && is_alone_in_room
+            && !self.seats.beside_shares
             && !self.news.has_refused()
             && !self.clock_doubted
             && self.core.may_lease()
@@ -226,7 +235,8 @@ impl Round {
         seats.answered = seats.number;
         let may_go_on = asked && reply.servers >= nodes && !reply.is_quiet;
         seats.is_in_order = may_go_on;
-        seats.leases = may_go_on || seats.leases && seats.is_beginning(now, alive_for);
+        let may_wait = seats.leases && seats.is_beginning(now, alive_for);
+        seats.leases = (may_go_on || may_wait) && !seats.beside_shares;
         (seats.last, seats.asked) = (Some((reply, sent_at)), asked);
         let is_late = now.saturating_sub(sent_at) > GRANTED_FOR;
         let granted = if is_late || !seats.leases { 0 } else { reply.granted.min(MOST) };

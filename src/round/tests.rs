@@ -46,11 +46,11 @@ fn the_time_limit_of_an_answer_grows_with_its_size() {
     let round = &exchange.round;
     let fetch = |count: u64| Request::Fetch { slots: (0..count).map(Slot).collect() };
     let usual = SECOND.mul_f64(0.8);
-    assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false }), FIRST_ANSWER);
+    assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false, beats: true }), FIRST_ANSWER);
     assert_eq!([2, 3].map(|count| round.time_for(&fetch(count))), [usual, CATCH_UP]);
     assert_eq!([2, 3].map(|count| round.time_for(&outgoing(count))), [usual, CATCH_UP]);
     headcount.round_figures().lock().last_success = Some(SECOND);
-    assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false }), usual);
+    assert_eq!(round.time_for(&Request::Look { slots: Vec::new(), names: 0, wants: false, beats: true }), usual);
     assert_eq!(
         round.time_for(&Request::ExchangeNews { logs: Vec::new(), seats: SeatRequest::default(), line: None }),
         LEAST_TIMEOUT
@@ -418,7 +418,7 @@ fn operator_after(headcount: &Headcount, exchange: &mut Exchange, bytes: &[u8]) 
     let override_ = Some(OutgoingOverride { after: None, value: Some(bytes.to_vec()) });
     store.answer(&exchange.identity, Request::Publish(Publish { override_, ..Publish::default() }));
     play(exchange, &store, |_| ());
-    match store.answer(&exchange.identity, Request::Look { slots: Vec::new(), names: 0, wants: false }) {
+    match store.answer(&exchange.identity, Request::Look { slots: Vec::new(), names: 0, wants: false, beats: true }) {
         Reply::Looked(looked) => looked.override_,
         other => panic!("{other:?}"),
     }

@@ -58,6 +58,8 @@ struct Generation {
     nodes: BTreeMap<String, Node>,
     /// When each server last reported that it rejects newcomers.
     wanting: BTreeMap<String, Timestamp>,
+    /// When a server that exchanges no news last looked.
+    without_beats: Option<Timestamp>,
     minutes: BTreeMap<Slot, Value>,
     logs: Logs,
     ledger: Ledger,
@@ -104,6 +106,7 @@ impl MemoryStore {
         for generation in self.namespace.lock().generations.values_mut() {
             generation.nodes.clear();
             generation.wanting.clear();
+            generation.without_beats = None;
             generation.logs.clear();
             generation.ledger = Ledger::default();
         }
@@ -144,6 +147,7 @@ impl MemoryStore {
         for generation in self.namespace.lock().generations.values_mut() {
             generation.nodes.values_mut().for_each(|node| node.looked = later);
             generation.wanting.values_mut().for_each(|wanted| *wanted = later);
+            generation.without_beats = generation.without_beats.map(|_| later);
             generation.logs.clear();
             generation.ledger = Ledger::default();
         }
@@ -172,7 +176,12 @@ impl MemoryStore {
         let mut namespace = self.namespace.lock();
         namespace.expire(now);
         match request {
-            Request::Look { slots, names, wants } => Reply::Looked(namespace.look(identity, &slots, names, wants, now)),
+            Request::Look { slots, names, wants, beats } => {
+                if !beats {
+                    namespace.own(identity).without_beats = Some(now);
+                }
+                Reply::Looked(namespace.look(identity, &slots, names, wants, now))
+            }
             Request::Fetch { slots } => Reply::Fetched(namespace.own(identity).fetch(&slots)),
             Request::LookBeside { generation, slots, names } => {
                 Reply::LookedBeside(namespace.look_beside(identity, generation, &slots, names, now))
@@ -266,6 +275,7 @@ impl Namespace {
             override_: own.readable_override(),
             nodes: own.nodes.values().filter(|node| is_alive(node.looked)).count() as u64,
             wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
+            without_beats: own.without_beats.is_some_and(|at| at <= now && is_alive(at)),
             named,
             other_generations,
             has_more_generations: false,
@@ -387,7 +397,10 @@ mod tests {
         }
 
         fn asks(&self, writer: &str, wants: bool, names: usize) -> Looked {
-            match self.store.answer(&server(writer, 1), Request::Look { slots: vec![Slot(7)], names, wants }) {
+            match self
+                .store
+                .answer(&server(writer, 1), Request::Look { slots: vec![Slot(7)], names, wants, beats: true })
+            {
                 Reply::Looked(looked) => looked,
                 other => panic!("{other:?}"),
             }
@@ -538,7 +551,9 @@ mod tests {
     fn another_generation_is_alive_while_its_heartbeat_is_fresh() {
         let fleet = Fleet::new();
         fleet.looks("a");
-        let seen = || match fleet.store.answer(&server("b", 2), Request::Look { slots: vec![], names: 0, wants: false })
+        let seen = || match fleet
+            .store
+            .answer(&server("b", 2), Request::Look { slots: vec![], names: 0, wants: false, beats: true })
         {
             Reply::Looked(looked) => looked.other_generations,
             other => panic!("{other:?}"),

@@ -174,7 +174,7 @@ impl RedisStore {
         identity: &Identity,
         slots: &[Slot],
         names: usize,
-        wants: bool,
+        (wants, beats): (bool, bool),
     ) -> Result<Vec<Value>, RedisError> {
         let mut look = LOOK.prepare_invoke();
         look.key(self.key(identity, "fleet")).key(self.key(identity, "nodes"));
@@ -186,6 +186,7 @@ impl RedisStore {
         look.arg(&identity.instance_id).arg(millis(identity.alive_for)).arg(millis(identity.keep_for));
         look.arg(format!("{:016x}", identity.generation)).arg(&identity.node).arg(names);
         look.arg(Layout::of(identity).as_str()).arg(u8::from(wants)).arg(MOST_OVERRIDE_BYTES);
+        look.arg(u8::from(beats));
         run_script(&LOOK, &look, &mut connection).await
     }
 
@@ -493,9 +494,9 @@ impl FilterStore for RedisStore {
         let link = self.route();
         link.expect_values_of(2 * identity.filter_bytes);
         match request {
-            Request::Look { slots, names, wants } => {
+            Request::Look { slots, names, wants, beats } => {
                 link.connect(within).await?;
-                let look = |connection| self.look(connection, identity, &slots, names, wants);
+                let look = |connection| self.look(connection, identity, &slots, names, (wants, beats));
                 let answer = link.run(within, look).await?;
                 let looked = read_look(answer, slots.len())?;
                 if looked.write_refused.as_ref().is_some_and(|refusal| is_read_only(&refusal.to_string())) {
@@ -588,6 +589,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
     let [looked, wanted, listed] = records.map(|text| number(text).map(Timestamp::from_millis));
     let before = could_be_read.then_some(OwnRecords { looked, wanted, listed });
     let has_more_generations = fields.next()? != "0";
+    let without_beats = fields.next()? != "0";
     let minutes = fields.entries(slots)?;
     let time = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
     Ok(Looked {
@@ -599,6 +601,7 @@ fn read_look(mut answer: Vec<Value>, slots: usize) -> Result<Looked, StoreError>
         override_,
         nodes,
         wanting,
+        without_beats,
         named,
         other_generations,
         has_more_generations,

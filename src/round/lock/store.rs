@@ -49,6 +49,7 @@ impl Store {
             override_: None,
             nodes: SERVERS as u64,
             wanting: 0,
+            without_beats: false,
             named: Vec::new(),
             other_generations: Vec::new(),
             has_more_generations: false,

@@ -206,5 +206,5 @@ impl Server {
 }
 
 fn look(current: Slot) -> Request {
-    Request::Look { slots: (0..MINUTES).map(|age| current.minus(age)).collect(), names: 0, wants: true }
+    Request::Look { slots: (0..MINUTES).map(|age| current.minus(age)).collect(), names: 0, wants: true, beats: true }
 }
