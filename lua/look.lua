@@ -1,7 +1,7 @@
 -- Reads the state of the fleet and the versions of all minutes, and records that this server is alive.
 --
 -- KEYS[1] fleet: hash. since = the slot in which the namespace was first used. beat = the last heartbeat: ms of the
---                last look of any node. silent = ms of the last look of a node without beats. The last period in which
+--                last look of any node. silent = ms until which a node without beats counts. The last period in which
 --                no node was alive: gap_from = ms of the last look before it; gap_to and gap_by = ms and writer id of
 --                the first look after it
 -- KEYS[2] nodes: sorted set. Member: writer id, a space, name of the node; score: ms of its last look. Dead nodes stay
@@ -15,13 +15,13 @@
 -- ARGV[5] name of the node · ARGV[6] the number of nodes to list, dead ones included: 0 unless an admin page is open
 -- ARGV[7] 'string' if slots are strings, as large values are; 'hash' otherwise
 -- ARGV[8] 1 if this server has rejected newcomers since its last look · ARGV[9] the longest override, in bytes
--- ARGV[10] 1 if this server has beats
+-- ARGV[10] 1 if this server has beats; without, it counts as one without for ARGV[2] ms
 --
 -- Returns { seconds, microseconds, since, the heartbeat before this look, gap_from, gap_to, gap_by, override, number of
 --           nodes that are not dead, number of nodes that reject newcomers, error of a failed write, ms of this
 --           server's previous look, ms of its previous look with ARGV[8] = 1 ('' if ARGV[8] is not 1 now), ms of the
 --           previous look of any server of this generation, 1 if there may be more generations than are returned, 1 if
---           a node without beats has looked in the last ARGV[2] ms, ts and size of each slot in the order of KEYS,
+--           a node without beats counts, ts and size of each slot in the order of KEYS,
 --           { other generation, 1 if one of its servers has looked in the last ARGV[2] ms, … },
 --           { member of nodes, ms, … } };
 -- '' stands for nothing, '!' for a value that no server has written. versions.lua is put before this script.
@@ -67,13 +67,15 @@ if last_heartbeat and now - last_heartbeat > alive_for then
     fleet.gap_from, fleet.gap_to, fleet.gap_by = from, now_ms, ARGV[1]
   end
 end
+local silent = tonumber(fleet.silent) or 0
+-- No server has written a time that is so far away.
+if not (silent > now and silent < now + alive_for + ARGV[3]) then silent = 0 end
 if ARGV[10] == '1' then
   write('HSET', KEYS[1], 'beat', now_ms)
 else
-  fleet.silent = now_ms
-  write('HSET', KEYS[1], 'beat', now_ms, 'silent', now_ms)
+  silent = math.max(silent, now + alive_for)
+  write('HSET', KEYS[1], 'beat', now_ms, 'silent', string.format('%.0f', silent))
 end
-local silent_for = now - (tonumber(fleet.silent) or 0)
 
 local override = ''
 local override_size = redis.pcall('HSTRLEN', KEYS[3], 'body')
@@ -133,7 +135,7 @@ answer[#answer + 1] = looked
 answer[#answer + 1] = wanted
 answer[#answer + 1] = listed
 answer[#answer + 1] = may_be_more
-answer[#answer + 1] = silent_for >= 0 and silent_for < alive_for and 1 or 0
+answer[#answer + 1] = silent > now and 1 or 0
 for key = 6, #KEYS do
   local ts, value_size = version_of(KEYS[key], ARGV[7])
   answer[#answer + 1] = ts

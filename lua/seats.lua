@@ -15,7 +15,8 @@ local most_lines = 4096
 local audits = 10 -- in the time of a lease
 local where_asked = 0.75 -- of the room; the rest goes to all servers alike
 -- The part of the room that is not leased while any server gets shares with its rounds: such a server knows of no
--- leases. All of them together get a quarter of the room, and each may have got two shares since its last line.
+-- leases. Each may have got a share since its last line. Those that reject newcomers get a quarter of the room
+-- together, and each other one a quarter divided by the number of servers.
 local kept_for_shares = 0.5
 local most_per_minute = 10000000 -- newcomers
 local permit = 1000000

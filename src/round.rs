@@ -508,7 +508,7 @@ impl Round {
         // If the store has lost this server's report, it may have lost those of the other servers, too. Then every
         // server counts as wanting.
         self.demand.wanting = if lost.wanting { u64::MAX } else { looked.wanting.min(looked.nodes) };
-        self.seats.note_shares_beside(looked.without_beats);
+        self.note_shares_beside(looked.without_beats);
         self.others.begin(&looked.other_generations, slots);
         self.record_figures(&looked, now);
         self.outgoing = Publish { override_: self.read_override(&looked), ..Publish::default() };

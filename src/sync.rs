@@ -5,6 +5,7 @@ mod memory;
 mod redis;
 
 use crate::headcount::{BuildError, Builder, Headcount, RESTART_DELAY, Task, Worker};
+use crate::round::protocol::Beats;
 use crate::round::{Exchange, Identity, LEAST_TIMEOUT, Next, Outcome, Pace, Protocol, Reply, Request, Round};
 use crate::store_error::StoreError;
 use std::any::Any;
@@ -280,6 +281,8 @@ impl Headcount {
 
 impl<S: FilterStore> Rounds<S> {
     fn new(headcount: Headcount, store: S, protocol: Protocol) -> Self {
+        let beats = if store.has_news_logs() { protocol.beats } else { Beats::Never };
+        let protocol = Protocol { beats, ..protocol };
         let Exchange { identity, pace, round } = headcount.exchange_with(store.name(), store.namespace(), protocol);
         let rng = headcount.core().rng("rounds anew");
         let round = Some(round);
@@ -318,8 +321,7 @@ impl<S: FilterStore> Rounds<S> {
 
     /// Returns the time of the next beat, if there are beats now.
     fn next_beat(&mut self) -> Option<Duration> {
-        let every = self.round.as_ref()?.beat_every().filter(|_| self.store.has_news_logs())?;
-        Some(self.last_beat + every)
+        Some(self.last_beat + self.round.as_ref()?.beat_every()?)
     }
 
     /// Sends this server's news to the store and reads that of the others. Rounds bring the same news more slowly, and

@@ -704,10 +704,12 @@ async fn a_look_says_whether_a_server_without_beats_looked_lately() {
         1000 * seconds
     };
     let alive_for = one.identity.alive_for.as_millis() as u64;
+    let keep_for = one.identity.keep_for.as_millis() as u64;
     for (recorded, is_lately) in [
-        ((now() - 500).to_string(), true),
-        ((now() - 2 * alive_for).to_string(), false),
-        ((now() + 1_000_000).to_string(), false),
+        ((now() + 60_000).to_string(), true),
+        ((now() - 500).to_string(), false),
+        ((now() + 2 * (alive_for + keep_for)).to_string(), false),
+        ("inf".to_owned(), false),
         ("-inf".to_owned(), false),
         ("nan".to_owned(), false),
         ("text".to_owned(), false),

@@ -777,20 +777,21 @@ async fn a_new_ledger_grants_nothing_beside_a_server_that_lives_and_has_no_line(
         let mut nodes = fleet(2, &clock, || store.clone()).await;
         let mut silent = Node::start(store.clone(), &clock, |builder| builder.news_every(Duration::ZERO));
         store.forget_seats();
-        let mut leasing = Vec::new();
-        for second in 0..15 {
+        let mut leasing = 0;
+        for _ in 0..15 {
             if lives {
                 silent.round().await;
             }
             play(&mut nodes, 10, |_, _| 0).await;
-            // A server gets its first share with its third round.
-            let may_share = silent.headcount.status().share > 0;
-            if may_share == lives && nodes.iter().any(|node| node.headcount.status().sync.leases_seats) {
-                leasing.push(second);
-            }
+            leasing += usize::from(nodes.iter().any(leases));
         }
-        assert_eq!(leasing.is_empty(), lives, "seconds with leases: {leasing:?}");
+        assert_eq!(leasing == 0, lives, "{leasing} seconds");
+        assert_eq!(silent.headcount.status().share > 0, lives);
     }
+}
+
+fn leases(node: &Node<MemoryStore>) -> bool {
+    node.headcount.status().sync.leases_seats
 }
 
 /// The ledger keeps the line of a server that has left for a while, so there may be as many lines as servers.
@@ -802,10 +803,52 @@ async fn the_line_of_a_server_that_has_left_does_not_stand_for_one_without_beats
     for second in 0..20 {
         silent.round().await;
         play(&mut nodes, 10, |_, _| 0).await;
-        assert_eq!(nodes[0].headcount.status().sync.leases_seats, second == 0, "in second {second}");
+        assert!(!leases(&nodes[0]), "in second {second}");
         if second == 9 {
             nodes.pop().unwrap().asks(Request::Leave).await.unwrap();
         }
     }
-    assert_eq!(nodes[0].headcount.status().sync.nodes, 2);
+    silent.asks(Request::Leave).await.unwrap();
+    play(&mut nodes, 100, |_, _| 0).await;
+    assert!(leases(&nodes[0]), "nobody gets shares with rounds any more");
+}
+
+/// The first share of a server without beats comes with its third round. If another one still held the whole room then,
+/// both would admit newcomers to it.
+#[tokio::test]
+async fn leased_seats_are_gone_before_a_server_without_beats_gets_its_first_share() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(1, &clock, || store.clone()).await;
+    let mut silent = Node::start(store.clone(), &clock, |builder| builder.news_every(Duration::ZERO));
+    // Each server has one round in each period of its own, the later one as late as possible.
+    let (rounds, silent_rounds) = ([0, 19, 29], [1, 12, 21]);
+    for beat in 0..30 {
+        if rounds.contains(&beat) {
+            nodes[0].round().await;
+        }
+        if silent_rounds.contains(&beat) {
+            silent.round().await;
+        }
+        nodes[0].beat().await;
+        clock.advance(BEAT);
+        let [share, its_share] = [&nodes[0], &silent].map(|node| node.headcount.status().share);
+        assert_eq!(share > X * 9 / 10, beat < 19, "{share} in beat {beat}");
+        assert_eq!(its_share > 0, beat >= 21, "{its_share} in beat {beat}");
+    }
+}
+
+/// Each server judges by its own period which servers are alive.
+#[tokio::test]
+async fn a_server_without_beats_counts_as_long_as_its_own_rounds_need() {
+    let (clock, store) = in_memory();
+    let mut nodes = fleet(1, &clock, || store.clone()).await;
+    let rarely = |builder: Builder| builder.news_every(Duration::ZERO).sync_every(10 * SECOND);
+    let mut silent = Node::start(store.clone(), &clock, rarely);
+    for second in 0..100 {
+        if second % 15 == 0 {
+            silent.round().await;
+        }
+        play(&mut nodes, 10, |_, _| 0).await;
+        assert!(!leases(&nodes[0]), "in second {second}");
+    }
 }

@@ -115,7 +115,7 @@ pub enum Request {
         names: usize,
         /// Whether this server has rejected newcomers since its last look.
         wants: bool,
-        /// Whether this server exchanges news between its rounds, so that the ledger of seats has a line of it.
+        /// Whether this server exchanges news between its rounds. If it does, the ledger of seats has a line of it.
         beats: bool,
     },
     /// Asks for the values of these minutes.

@@ -185,7 +185,7 @@ impl Round {
         (self.core.link() == FleetLink::Up).then_some(every)
     }
 
-    /// Returns whether this server has beats whenever it reaches its store.
+    /// Returns whether this server has beats while it reaches its store.
     pub(super) fn has_beats(&self) -> bool {
         match self.protocol.beats {
             Beats::Never => false,

@@ -2,9 +2,10 @@
 //!
 //! A beat writes what this server holds of the room into the ledger, and asks for more. Before it asks, the server
 //! gives back what is more than its part. A server *leases* while all servers of the fleet have a line in the ledger,
-//! and it knows all active users. Otherwise the rounds hand out shares ([`Room::renew`](crate::room::Room::renew)): if
-//! a configuration turns the beats off, while servers of an earlier version or of another generation run, and while a
-//! log cannot be read.
+//! and it knows all active users. Otherwise the rounds hand out shares ([`Room::renew`](crate::room::Room::renew)):
+//! while a server without beats, of an earlier version, or of another generation runs, and while a log cannot be read.
+//! A server without beats never has a line. Lines cannot be counted to find that out, because the line of a server that
+//! is gone stays for a while. So each look says whether such a server looked lately.
 
 use super::{Round, SeatReply, SeatRequest};
 use std::time::Duration;
@@ -56,8 +57,7 @@ pub(super) struct Seats {
     leases: bool,
     /// Whether the last answer came from a ledger that has all servers and grants seats.
     is_in_order: bool,
-    /// Whether a server without beats looked lately. Its line may seem to be there, because that of a server that is
-    /// gone still is.
+    /// Whether a server without beats looked lately.
     beside_shares: bool,
     /// Newcomers published by rounds and by no log, of whom the ledger has not been told.
     valued: u64,
@@ -90,11 +90,6 @@ impl Seats {
         self.lost_at.is_some_and(|at| now.saturating_sub(at) < 2 * alive_for)
     }
 
-    /// Notes whether a server without beats looked lately. The rounds then hand out shares to all.
-    pub(super) fn note_shares_beside(&mut self, beside: bool) {
-        self.beside_shares = beside;
-    }
-
     /// Returns whether a new ledger may grant seats although servers have no line in it: they are gone by now.
     fn has_waited_for_all(&self, now: Duration, alive_for: Duration) -> bool {
         let has_waited = self.lost_at.is_some_and(|at| now.saturating_sub(at) >= alive_for);
@@ -115,7 +110,7 @@ impl Round {
         let has_all = self.seats.last.is_some_and(|(last, _)| last.servers >= nodes);
         let may_grant = has_all || self.seats.has_waited_for_all(now, alive_for);
         let may_ask = self.may_lease() && now >= self.seats.waits_until && may_grant;
-        let shares = !self.leases(now);
+        let shares = !self.leases(now) || !self.may_lease();
         let lasts_for = self.core.settings.lease_lasts_for();
         let held = self.core.report_seats(self.part(demand, now).map(|part| part + rounding));
         let seats = &mut self.seats;
@@ -157,13 +152,28 @@ impl Round {
 
     /// Returns whether this server may ask for seats.
     fn may_lease(&self) -> bool {
-        let is_alone_in_room = self.others.nodes().0 == 0 && !self.figures.lock().foreign_generation;
         self.core.leases_seats()
-            && is_alone_in_room
-            && !self.seats.beside_shares
+            && !self.is_beside_shares()
             && !self.news.has_refused()
             && !self.clock_doubted
             && self.core.may_lease()
+    }
+
+    /// Returns whether there are servers of which the ledger does not hear.
+    fn is_beside_shares(&self) -> bool {
+        self.seats.beside_shares || self.others.nodes().0 > 0 || self.figures.lock().foreign_generation
+    }
+
+    /// Notes whether a look shows a server without beats. Its first share comes with its third round, when each other
+    /// server has looked. So from that look on, no server uses leased seats.
+    pub(super) fn note_shares_beside(&mut self, beside: bool) {
+        if beside {
+            self.core.end_lease();
+        }
+        if std::mem::replace(&mut self.seats.beside_shares, beside) != beside && self.has_beats() {
+            let seats = if beside { "all servers get seats with their rounds" } else { "seats may be leased" };
+            tracing::info!(is_in_fleet = beside, "server with fleet.news_every = \"0s\": {seats}");
+        }
     }
 
     /// Returns how many servers must have a line in the ledger: those that looked lately, or, if the store has lately
@@ -178,7 +188,9 @@ impl Round {
     /// Returns whether every server says in the ledger that it reads the news logs.
     pub(super) fn all_servers_read_logs(&self, now: Duration) -> bool {
         let nodes = self.nodes_in_ledger(now);
-        self.seats.last.is_some_and(|(last, at)| last.readers >= nodes && self.was_just_before_round(at))
+        let all_read =
+            self.seats.last.is_some_and(|(last, at)| last.readers >= nodes && self.was_just_before_round(at));
+        all_read && !self.seats.beside_shares
     }
 
     /// In a test: returns how many servers read the logs, as of the last answer, and when that was asked for.
@@ -196,7 +208,7 @@ impl Round {
     pub(super) fn leases(&self, now: Duration) -> bool {
         let alive_for = self.core.settings.alive_for();
         let is_answered = self.seats.last.is_some_and(|(_, at)| now.saturating_sub(at) < alive_for);
-        self.seats.leases && is_answered
+        self.seats.leases && is_answered && !self.is_beside_shares()
     }
 
     /// Returns whether the last answered request before `now` is older than a lease.
@@ -235,8 +247,7 @@ impl Round {
         seats.answered = seats.number;
         let may_go_on = asked && reply.servers >= nodes && !reply.is_quiet;
         seats.is_in_order = may_go_on;
-        let may_wait = seats.leases && seats.is_beginning(now, alive_for);
-        seats.leases = (may_go_on || may_wait) && !seats.beside_shares;
+        seats.leases = may_go_on || seats.leases && seats.is_beginning(now, alive_for);
         (seats.last, seats.asked) = (Some((reply, sent_at)), asked);
         let is_late = now.saturating_sub(sent_at) > GRANTED_FOR;
         let granted = if is_late || !seats.leases { 0 } else { reply.granted.min(MOST) };

@@ -58,8 +58,8 @@ struct Generation {
     nodes: BTreeMap<String, Node>,
     /// When each server last reported that it rejects newcomers.
     wanting: BTreeMap<String, Timestamp>,
-    /// When a server that exchanges no news last looked.
-    without_beats: Option<Timestamp>,
+    /// Until when a server counts that exchanges no news.
+    without_beats_until: Timestamp,
     minutes: BTreeMap<Slot, Value>,
     logs: Logs,
     ledger: Ledger,
@@ -106,7 +106,7 @@ impl MemoryStore {
         for generation in self.namespace.lock().generations.values_mut() {
             generation.nodes.clear();
             generation.wanting.clear();
-            generation.without_beats = None;
+            generation.without_beats_until = Timestamp::default();
             generation.logs.clear();
             generation.ledger = Ledger::default();
         }
@@ -147,7 +147,6 @@ impl MemoryStore {
         for generation in self.namespace.lock().generations.values_mut() {
             generation.nodes.values_mut().for_each(|node| node.looked = later);
             generation.wanting.values_mut().for_each(|wanted| *wanted = later);
-            generation.without_beats = generation.without_beats.map(|_| later);
             generation.logs.clear();
             generation.ledger = Ledger::default();
         }
@@ -177,8 +176,13 @@ impl MemoryStore {
         namespace.expire(now);
         match request {
             Request::Look { slots, names, wants, beats } => {
+                let own = namespace.own(identity);
+                if own.without_beats_until >= now.plus(identity.alive_for + identity.keep_for) {
+                    // As in Redis, a time so far away is dropped: the clock has gone back.
+                    own.without_beats_until = Timestamp::default();
+                }
                 if !beats {
-                    namespace.own(identity).without_beats = Some(now);
+                    own.without_beats_until = own.without_beats_until.max(now.plus(identity.alive_for));
                 }
                 Reply::Looked(namespace.look(identity, &slots, names, wants, now))
             }
@@ -275,7 +279,7 @@ impl Namespace {
             override_: own.readable_override(),
             nodes: own.nodes.values().filter(|node| is_alive(node.looked)).count() as u64,
             wanting: own.wanting.values().filter(|&&wanted| is_alive(wanted)).count() as u64,
-            without_beats: own.without_beats.is_some_and(|at| at <= now && is_alive(at)),
+            without_beats: own.without_beats_until > now,
             named,
             other_generations,
             has_more_generations: false,

@@ -18,7 +18,8 @@ const AUDITS: u32 = 10;
 const WHERE_ASKED: f64 = 0.75;
 
 /// The part of the room that is not leased while any server gets shares with its rounds: such a server knows of no
-/// leases. All of them together get a quarter of the room, and each may have got two shares since its last line.
+/// leases. Each may have got a share since its last line. Those that reject newcomers get a quarter of the room
+/// together, and each other one a quarter divided by the number of servers.
 const KEPT_FOR_SHARES: f64 = 0.5;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
