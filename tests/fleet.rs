@@ -150,6 +150,24 @@ fn a_store_has_neither_a_namespace_nor_connections_unless_it_says_so() {
     assert_eq!((weather.namespace(), weather.connections()), ("", 0));
 }
 
+/// Such a server can have no line in the ledger of seats.
+#[tokio::test]
+async fn a_server_whose_store_has_no_news_logs_counts_as_one_without_beats() {
+    for has_logs in [false, true] {
+        let mut fleet = Fleet::new();
+        let a = fleet.start();
+        if has_logs {
+            a.headcount.sync_with(fleet.store.clone()).round().await;
+        } else {
+            a.headcount.sync_with(a.weather.clone()).round().await;
+        }
+        let b = fleet.start().headcount.exchange("memory", "");
+        let look = Request::Look { slots: Vec::new(), names: 0, wants: false, beats: true };
+        let Reply::Looked(looked) = fleet.store.answer(&b.identity, look) else { panic!("not the reply to a look") };
+        assert_eq!((looked.nodes, looked.without_beats), (2, !has_logs));
+    }
+}
+
 #[tokio::test]
 async fn a_new_fleet_is_covered_after_three_seconds() {
     let mut fleet = Fleet::new();

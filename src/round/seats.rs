@@ -164,15 +164,13 @@ impl Round {
         self.seats.beside_shares || self.others.nodes().0 > 0 || self.figures.lock().foreign_generation
     }
 
-    /// Notes whether a look shows a server without beats. Its first share comes with its third round, when each other
-    /// server has looked. So from that look on, no server uses leased seats.
+    /// Notes whether a look shows a server without beats. The round of that look replaces leased seats by a share. The
+    /// other server gets its first share with its third round. By then, the others have looked if their period is not
+    /// longer.
     pub(super) fn note_shares_beside(&mut self, beside: bool) {
-        if beside {
-            self.core.end_lease();
-        }
         if std::mem::replace(&mut self.seats.beside_shares, beside) != beside && self.has_beats() {
             let seats = if beside { "all servers get seats with their rounds" } else { "seats may be leased" };
-            tracing::info!(is_in_fleet = beside, "server with fleet.news_every = \"0s\": {seats}");
+            tracing::info!(is_in_fleet = beside, "server that exchanges no news: {seats}");
         }
     }
 
