@@ -813,8 +813,8 @@ async fn the_line_of_a_server_that_has_left_does_not_stand_for_one_without_beats
     assert!(leases(&nodes[0]), "nobody gets shares with rounds any more");
 }
 
-/// A server without beats, or one of another generation, gets its first share with its third round. If another one still
-/// held the whole room then, both would admit newcomers to it.
+/// A server without beats, or one of another generation, gets its first share with its third round. If another one
+/// still held the whole room then, both would admit newcomers to it.
 #[tokio::test]
 async fn leased_seats_are_gone_before_a_server_without_a_line_gets_its_first_share() {
     let configure: [fn(Builder) -> Builder; 2] = [|it| it.news_every(Duration::ZERO), |it| it.capacity(8 * X)];
