@@ -263,7 +263,7 @@ fn converse(mut stream: TcpStream, says: &Says, written: &AtomicUsize) {
 async fn every_answer_of_redis_has_an_error_class_and_is_counted_there() {
     let look = |refusal: &str| {
         let mut fields = vec!["1800000000", "0", "", "", "", "", "", "", "1", "0", refusal, "", ""];
-        fields.resize(15 + 2 * 31, "");
+        fields.resize(16 + 2 * 31, "");
         let bulk = |field: &&str| format!("${}\r\n{field}\r\n", field.len());
         format!("*{}\r\n{}", fields.len(), fields.iter().map(bulk).collect::<String>()).into_bytes()
     };
