@@ -308,7 +308,8 @@ pub struct Exchange {
 impl Headcount {
     /// Joins the fleet behind a store of this name, in this namespace, and returns the parts of the exchange. The
     /// caller carries the requests to the store; [`sync_with`](Self::sync_with) does so on tokio. No request is made
-    /// until [`Round::begin`].
+    /// until [`Round::begin`]. The rounds tell the other servers that this one has beats, unless `fleet.news_every` is
+    /// `0s`. So a caller that makes no beats sets it to `0s`.
     pub fn exchange(&self, store: &'static str, namespace: &str) -> Exchange {
         self.exchange_with(store, namespace, Protocol::HEADCOUNT)
     }

@@ -142,7 +142,7 @@ pub trait FilterStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
     /// Returns whether the store has news logs, so that servers may send it [`Request::ExchangeNews`]. Without them,
-    /// news comes by the rounds.
+    /// news and seats come with the rounds.
     fn has_news_logs(&self) -> bool {
         false
     }

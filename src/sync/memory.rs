@@ -176,14 +176,7 @@ impl MemoryStore {
         namespace.expire(now);
         match request {
             Request::Look { slots, names, wants, beats } => {
-                let own = namespace.own(identity);
-                if own.without_beats_until >= now.plus(identity.alive_for + identity.keep_for) {
-                    // As in Redis, a time so far away is dropped: the clock has gone back.
-                    own.without_beats_until = Timestamp::default();
-                }
-                if !beats {
-                    own.without_beats_until = own.without_beats_until.max(now.plus(identity.alive_for));
-                }
+                namespace.own(identity).note_beats(identity, beats, now);
                 Reply::Looked(namespace.look(identity, &slots, names, wants, now))
             }
             Request::Fetch { slots } => Reply::Fetched(namespace.own(identity).fetch(&slots)),
@@ -333,6 +326,17 @@ impl Namespace {
 }
 
 impl Generation {
+    /// Records at a look until when the server counts as one without beats. As in Redis, a recorded time that no server
+    /// can have written is dropped: the clock has gone back.
+    fn note_beats(&mut self, identity: &Identity, beats: bool, now: Timestamp) {
+        if self.without_beats_until >= now.plus(identity.alive_for + identity.keep_for) {
+            self.without_beats_until = Timestamp::default();
+        }
+        if !beats {
+            self.without_beats_until = self.without_beats_until.max(now.plus(identity.alive_for));
+        }
+    }
+
     fn entries(&self, slots: &[Slot]) -> Vec<Option<Entry>> {
         let entry = |value: &Value| Entry { version: value.version.clone(), bytes: value.bytes.len() };
         slots.iter().map(|slot| self.minutes.get(slot).map(entry)).collect()
