@@ -376,6 +376,11 @@ impl Server {
         }
     }
 
+    /// Whether its last look showed a value of the minute.
+    pub fn was_shown(&self, slot: Slot) -> bool {
+        self.shown.contains_key(&slot)
+    }
+
     /// Ends a request. If it was not answered, the minutes of its fetch are known to be unread.
     pub fn is_answered(&mut self, reply: &Result<Reply, StoreError>) {
         let (fetching, publishing) = (std::mem::take(&mut self.fetching), std::mem::take(&mut self.publishing));
