@@ -230,6 +230,9 @@ impl Others {
     pub(super) fn read(&mut self, generation: u64, asked: &[(Slot, usize)], stored: Vec<Stored>, codec: &Codec) {
         let Some(other) = self.generations.get_mut(&generation) else { return };
         let was_proven = other.is_proven;
+        // The store has lost the value since the look, which says nothing about the others. A round asks for each of
+        // them once.
+        let is_gone = stored.is_empty();
         self.has_changed |= other.read(generation, asked, stored, codec);
         if other.is_proven {
             if let Some(shown) = self.shown.get_mut(&generation) {
@@ -238,6 +241,9 @@ impl Others {
             if !was_proven {
                 self.all_doubted = Backoff::default();
             }
+            return;
+        }
+        if is_gone {
             return;
         }
         other.tries += 1;

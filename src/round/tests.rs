@@ -4,7 +4,7 @@ use super::*;
 use crate::fleet_mac::FleetMac;
 use crate::headcount::Worker;
 use crate::time::{Clock, ManualClock, Timestamp};
-use crate::{MemoryStore, OverrideMode, OverrideOrder};
+use crate::{Decision, MemoryStore, OverrideMode, OverrideOrder};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -800,6 +800,37 @@ fn of_a_generation_without_proof_a_round_tries_three_values_and_no_more() {
         }
     }
     assert_eq!(tried, 3);
+}
+
+#[test]
+fn a_value_of_another_generation_that_is_gone_since_the_look_is_no_try() {
+    let (clock, store, _) = server_of_minutes(3);
+    let builder = Headcount::builder().max_active_users(5000).capacity(32_768).secret("the key of the whole fleet");
+    let (headcount, _worker) = builder.clock(Arc::clone(&clock)).build().unwrap();
+    let Exchange { identity, mut round, .. } = headcount.exchange_by("test", "", Protocol::HEADCOUNT);
+    let mut request = round.begin(clock.monotonic());
+    let mut gone = 0;
+    loop {
+        let mut reply = store.answer(&identity, request);
+        if let Reply::LookedBeside(looked) = &mut reply {
+            looked.writers.clear();
+        }
+        if let (Phase::FetchingBeside { left, .. }, Reply::Fetched(values)) = (&mut round.phase, &mut reply) {
+            if gone == 0 {
+                *left = vec![(values[0].slot, 1000); 6];
+            }
+            if gone < 6 {
+                values.clear();
+                gone += 1;
+            }
+        }
+        match round.answer(Ok(reply), clock.monotonic()) {
+            Next::Ask(next) => request = next,
+            Next::Done(_) => break,
+        }
+    }
+    assert_eq!(gone, 6);
+    assert_eq!(headcount.admit("player-2").decision(), Decision::Seen, "the seventh value was read");
 }
 
 /// Admits a newcomer when this thread next reaches the failpoint `name`.
