@@ -3,9 +3,9 @@
 --
 -- KEYS[1] the ledger of seats · KEYS[2], … logs, one per minute: strings of 16 bytes of identity, then entries that
 -- this script does not read · then, if newcomers wait in a line, the keys of `exchange_line`
--- ARGV[1] the server's name · ARGV[2] ms after which a silent server is gone · ARGV[3] to ARGV[18] the fields of
+-- ARGV[1] the server's name · ARGV[2] ms after which a silent server is gone · ARGV[3] to ARGV[19] the fields of
 -- `SeatRequest` in their order, '' for none, times in ms
--- ARGV[19] the most bytes of a log to return · ARGV[20] the size, in bytes, from which on nothing is appended to a log
+-- ARGV[20] the most bytes of a log to return · ARGV[21] the size, in bytes, from which on nothing is appended to a log
 -- then seven for each log: the identity of the log that the server has read, zeros for none · the position up to which
 -- it has read that log · the 8 bytes before that position · an entry to append, '' for none · the newcomers in the
 -- entry · ms to keep the log at most, '' to change nothing · the identity of a new log
@@ -18,19 +18,19 @@
 -- end of an entry's MAC, and no other entry has this MAC. If they differ from those in ARGV, the log is another one, as
 -- in an older copy of Redis, and is read from its beginning. A failed append is not an error: if Redis is a replica or
 -- has no memory left, a server can still read.
-local id_bytes, most_bytes = 16, tonumber(ARGV[19])
+local id_bytes, most_bytes = 16, tonumber(ARGV[20])
 local ask = {
   epoch = ARGV[3], new_epoch = ARGV[4], number = tonumber(ARGV[5]), answered = tonumber(ARGV[6]),
   read = tonumber(ARGV[7]), valued = tonumber(ARGV[8]), unused = tonumber(ARGV[9]), unpublished = tonumber(ARGV[10]),
   shares = tonumber(ARGV[11]), readers = tonumber(ARGV[12]), room = tonumber(ARGV[13]), demand = tonumber(ARGV[14]),
   rounding = tonumber(ARGV[15]), per_minute = tonumber(ARGV[16]), taken = tonumber(ARGV[17]),
-  lasts_for = tonumber(ARGV[18]),
+  lasts_for = tonumber(ARGV[18]), minute = tonumber(ARGV[19]),
 }
 local logged = 0
 local answers = {}
-local logs = tonumber(ARGV[21])
+local logs = tonumber(ARGV[22])
 for i = 2, logs + 1 do
-  local log, at = KEYS[i], 7 * i + 8
+  local log, at = KEYS[i], 7 * i + 9
   local id, read_to, last_read, entry = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3]
   local found, from, bytes = '', id_bytes, ''
   if read_to >= id_bytes + 8 then
@@ -50,7 +50,7 @@ for i = 2, logs + 1 do
   end
   local appended, keep_for = 0, tonumber(ARGV[at + 5])
   local length = #bytes < most_bytes and from + #bytes or redis.call('STRLEN', log)
-  if entry ~= '' and length < tonumber(ARGV[20]) then
+  if entry ~= '' and length < tonumber(ARGV[21]) then
     local is_new = found == ''
     local answer = redis.pcall('APPEND', log, is_new and ARGV[at + 6] .. entry or entry)
     if type(answer) == 'number' then
@@ -80,6 +80,6 @@ if reply and #KEYS > logs + 1 then
   for i = logs + 2, #KEYS do
     keys[#keys + 1] = KEYS[i]
   end
-  answers[logs + 2] = exchange_line(keys, 22 + 7 * logs, free, soon, now)
+  answers[logs + 2] = exchange_line(keys, 23 + 7 * logs, free, soon, now)
 end
 return answers

@@ -1,16 +1,17 @@
 -- The ledger of seats: how many newcomers have been published, and what each server holds of the room. `SeatRequest` in
 -- src/round/messages.rs says what it promises.
 --
--- A ledger is a hash of packed numbers, which Redis reads faster than text. The field "sums" has twelve: the time until
--- which nothing is granted, the time of the last audit, the newcomers whom logs have published, those whom rounds have
--- published, and the sums of the lines: unused seats, unpublished newcomers, demand, servers that share, servers that
--- read the logs, and their number; then the permits (src/room/permits.rs) in millionths, and the time up to which they
--- are filled. The epoch (a name) is behind them. The field "w:" .. server is that server's line: the time, the number
--- of the request, unused seats, unpublished newcomers, demand, 1 if it shares, 1 if it reads the logs, taken seats.
+-- A ledger is a hash of packed numbers, which Redis reads faster than text. The field "sums" has thirteen: the time
+-- until which nothing is granted, the time of the last audit, the newcomers whom logs have published, those whom rounds
+-- have published, the time when the newest minute of these began, and the sums of the lines: unused seats, unpublished
+-- newcomers, demand, servers that share, servers that read the logs, and their number; then the permits
+-- (src/room/permits.rs) in millionths, and the time up to which they are filled. The epoch (a name) is behind them. The
+-- field "w:" .. server is that server's line: the time, the number of the request, unused seats, unpublished newcomers,
+-- demand, 1 if it shares, 1 if it reads the logs, taken seats.
 --
 -- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a
 -- new one begins, and is quiet until all servers have written their lines.
-local sums_format, line_format = '>ddddddddddddc16', '>dddddddd'
+local sums_format, line_format = '>dddddddddddddc16', '>dddddddd'
 local most_lines = 4096
 local audits = 10 -- in the time of a lease
 local where_asked = 0.75 -- of the room; the rest goes to all servers alike
@@ -39,14 +40,14 @@ local function unpacked(field, format, count)
 end
 
 local function read_sums(field)
-  local read = unpacked(field, sums_format, 12)
-  if not read or not read[13]:match('^%x+$') then
+  local read = unpacked(field, sums_format, 13)
+  if not read or not read[14]:match('^%x+$') then
     return nil
   end
   return {
-    quiet = read[1], audited = read[2], logged = read[3], valued = read[4], unused = read[5], unpublished = read[6],
-    demand = read[7], shares = read[8], readers = read[9], lines = read[10], permits = read[11], filled = read[12],
-    epoch = read[13],
+    quiet = read[1], audited = read[2], logged = read[3], valued = read[4], minute = read[5], unused = read[6],
+    unpublished = read[7], demand = read[8], shares = read[9], readers = read[10], lines = read[11],
+    permits = read[12], filled = read[13], epoch = read[14],
   }
 end
 
@@ -59,8 +60,8 @@ local function read_line(field)
 end
 
 local function write_sums(sums)
-  return struct.pack(sums_format, sums.quiet, sums.audited, sums.logged, sums.valued, sums.unused, sums.unpublished,
-    sums.demand, sums.shares, sums.readers, sums.lines, sums.permits, sums.filled, sums.epoch)
+  return struct.pack(sums_format, sums.quiet, sums.audited, sums.logged, sums.valued, sums.minute, sums.unused,
+    sums.unpublished, sums.demand, sums.shares, sums.readers, sums.lines, sums.permits, sums.filled, sums.epoch)
 end
 
 local function write_line(line)
@@ -160,8 +161,9 @@ end
 
 -- Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
 -- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers, 1 if the server's lease had
--- ended }, or nil if Redis takes no writes or refuses commands. Returns the seats of the whole fleet, too: those that
--- are free, nil if they are unknown, and those that will be free in a moment.
+-- ended, 1 if newcomers of a later minute than that of `ask` are published }, or nil if Redis takes no writes or
+-- refuses commands. Returns the seats of the whole fleet, too: those that are free, nil if they are unknown, and those
+-- that will be free in a moment.
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
 local function lease(ledger, server, ask, logged, now, alive_for)
@@ -194,8 +196,8 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     end
     line = nil
     sums = {
-      epoch = ask.new_epoch, quiet = now + lasts_for, audited = now, logged = 0, valued = 0, unused = 0,
-      unpublished = 0, demand = 0, shares = 0, readers = 0, lines = 0, permits = 0, filled = now,
+      epoch = ask.new_epoch, quiet = now + lasts_for, audited = now, logged = 0, valued = 0, minute = 0,
+      unused = 0, unpublished = 0, demand = 0, shares = 0, readers = 0, lines = 0, permits = 0, filled = now,
     }
   end
   sums.quiet = math.min(sums.quiet, now + lasts_for)
@@ -217,6 +219,14 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     sums.valued = sums.valued + ask.valued
   end
   sums.logged = sums.logged + logged
+  -- A minute that begins so late is one of before a step of the clock.
+  local latest = now + lasts_for
+  if sums.minute > latest then
+    sums.minute = 0
+  end
+  if logged + ask.valued > 0 and ask.minute <= latest then
+    sums.minute = math.max(sums.minute, ask.minute)
+  end
   if ask.per_minute then
     fill(sums, ask.per_minute, now)
   end
@@ -251,7 +261,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
   local quiet = now < sums.quiet and 1 or 0
   local reply = {
     sums.epoch, quiet, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines, sums.readers,
-    has_ended and 1 or 0,
+    has_ended and 1 or 0, ask.minute < sums.minute and 1 or 0,
   }
   return reply, free_seats, soon
 end

@@ -675,6 +675,7 @@ impl FilterStore for Mad {
                     readers: script.u64(),
                     servers: script.u64(),
                     has_ended: script.u8() < 60,
+                    is_behind: script.u8() < 60,
                 }),
                 logs: logs
                     .into_iter()

@@ -221,6 +221,7 @@ impl Round {
         let newest: Vec<_> = self.core.slots().into_iter().take(MINUTES).collect();
         let older = self.logs_of_older_minutes();
         self.news.logs.retain(|slot, _| newest.contains(slot) || older.contains(slot));
+        let current = newest.first().copied().unwrap_or_default();
         let mut logs = Vec::with_capacity(MINUTES);
         for &slot in newest.iter().chain(&older) {
             let log = self.news.logs.entry(slot).or_default();
@@ -252,7 +253,7 @@ impl Round {
         }
         let sent = logs.iter().map(|log| log.newcomers).sum();
         let line = self.core.take_line_request().map(Box::new);
-        Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, reads_logs, now), line }
+        Request::ExchangeNews { logs, seats: self.ask_for_seats(sent, reads_logs, current, now), line }
     }
 
     /// Ends a beat with the store's answer at monotonic time `now`.

@@ -8,6 +8,7 @@
 //! is gone stays for a while. So each look says whether such a server looked lately.
 
 use super::{Round, SeatReply, SeatRequest};
+use crate::time::Slot;
 use std::time::Duration;
 
 /// Seats that an answer brings later than this are not used: others may have them by now.
@@ -100,7 +101,8 @@ impl Seats {
 impl Round {
     /// Returns what to write into the ledger, after this server has given back the seats that are more than its part.
     /// `sent` are the newcomers in the entries of this beat. `reads_logs` is whether the last beat has read all logs.
-    pub(super) fn ask_for_seats(&mut self, sent: u64, reads_logs: bool, now: Duration) -> SeatRequest {
+    /// `newest` is the newest minute whose log this beat reads.
+    pub(super) fn ask_for_seats(&mut self, sent: u64, reads_logs: bool, newest: Slot, now: Duration) -> SeatRequest {
         self.seats.demand.count(self.core.newcomers_asked(), now);
         let demand = (self.seats.demand.count * ONE).round() as u64;
         let rounding = self.rng.f64();
@@ -136,6 +138,7 @@ impl Round {
             newcomers_per_minute: held.newcomers_per_minute,
             taken: held.taken.min(MOST),
             lasts_for,
+            minute: newest.start(self.core.settings.slot_length),
         }
     }
 
@@ -238,7 +241,8 @@ impl Round {
             (seats.epoch, seats.read_of_logs, seats.read_of_rounds) = (reply.epoch, None, None);
             seats.reading_of_rounds = None;
         }
-        if has_read_all {
+        // A server that has not turned to the newest minute yet does not read its log.
+        if has_read_all && !reply.is_behind {
             seats.read_of_logs = Some(reply.logged.min(MOST));
         }
         seats.valued = 0;
@@ -266,7 +270,8 @@ impl Round {
 
     /// Notes what the round that begins now will have read and published if it succeeds.
     pub(super) fn begin_round_of_seats(&mut self) {
-        self.seats.reading_of_rounds = self.seats.last.map(|(reply, _)| reply.valued.min(MOST));
+        let has_read_minute = self.seats.last.filter(|(reply, _)| !reply.is_behind);
+        self.seats.reading_of_rounds = has_read_minute.map(|(reply, _)| reply.valued.min(MOST));
         self.seats.left_out = self.core.newcomers_left_out();
     }
 

@@ -306,7 +306,7 @@ impl RedisStore {
         exchange.arg(seats.room.map_or_else(String::new, |room| room.to_string()));
         exchange.arg(seats.demand).arg(seats.rounding.to_string());
         exchange.arg(seats.newcomers_per_minute.map_or_else(String::new, |most| most.to_string())).arg(seats.taken);
-        exchange.arg(millis(seats.lasts_for));
+        exchange.arg(millis(seats.lasts_for)).arg(seats.minute.as_millis());
         exchange.arg(MOST_NEWS_BYTES).arg(MOST_LOG_BYTES).arg(logs.len());
         for LogRequest { slot, name, id, new_id, read_to, last_read, entry, newcomers, keep_for } in logs {
             exchange.key(self.key(identity, &format!("news:{slot}:{name:016x}")));
@@ -620,13 +620,13 @@ fn read_seats(seats: Value) -> Result<Option<SeatReply>, StoreError> {
     if matches!(&seats, Value::Array(fields) if fields.is_empty()) {
         return Ok(None);
     }
-    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64, bool);
-    let read = redis::from_redis_value::<Fields>(seats).ok();
-    let read =
-        read.and_then(|(epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended)| {
-            let epoch = u64::from_str_radix(&epoch, 16).ok()?;
-            Some(SeatReply { epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended })
-        });
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64, bool, bool);
+    let read = redis::from_redis_value::<Fields>(seats).ok().and_then(|fields| {
+        let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended, is_behind) = fields;
+        let epoch = u64::from_str_radix(&epoch, 16).ok()?;
+        let counts = SeatReply { logged, valued, granted, pool, demand, servers, readers, ..SeatReply::default() };
+        Some(SeatReply { epoch, is_quiet, has_ended, is_behind, ..counts })
+    });
     read.map(Some).ok_or_else(|| StoreError::corrupt("the ledger of seats cannot be read"))
 }
 

@@ -31,6 +31,8 @@ pub(super) struct Ledger {
     audited: Timestamp,
     logged: u64,
     valued: u64,
+    /// When the newest minute began of which newcomers are counted.
+    minute: Timestamp,
     /// How many seats may be granted now, if newcomers per minute are bounded.
     permits: Permits,
     lines: BTreeMap<String, Line>,
@@ -89,6 +91,14 @@ impl Ledger {
             self.valued += ask.valued;
         }
         self.logged += logged;
+        // A minute that begins so late is one of before a step of the clock.
+        let latest = now.plus(lasts_for);
+        if self.minute > latest {
+            self.minute = Timestamp::default();
+        }
+        if logged + ask.valued > 0 && ask.minute <= latest {
+            self.minute = self.minute.max(ask.minute);
+        }
         let sum = |field: fn(&Line) -> u64| self.lines.values().map(field).sum::<u64>();
         let (unused, unpublished, demand) =
             (sum(|line| line.unused), sum(|line| line.unpublished), sum(|line| line.demand));
@@ -106,6 +116,7 @@ impl Ledger {
             servers,
             readers: self.lines.values().filter(|line| line.reads_logs).count() as u64,
             has_ended,
+            is_behind: ask.minute < self.minute,
             ..<_>::default()
         };
         if let Some(room) = ask.room.filter(|_| is_new && ask.epoch == self.epoch && !is_quiet) {
