@@ -3,8 +3,8 @@
 --
 -- A ledger is a hash of packed numbers, which Redis reads faster than text. The field "sums" has thirteen: the time
 -- until which nothing is granted, the time of the last audit, the newcomers whom logs have published, those whom rounds
--- have published, the time when the newest minute of these began, and the sums of the lines: unused seats, unpublished
--- newcomers, demand, servers that share, servers that read the logs, and their number; then the permits
+-- have published, the beginning of the newest minute with such newcomers, and the sums of the lines: unused seats,
+-- unpublished newcomers, demand, servers that share, servers that read the logs, and their number; then the permits
 -- (src/room/permits.rs) in millionths, and the time up to which they are filled. The epoch (a name) is behind them. The
 -- field "w:" .. server is that server's line: the time, the number of the request, unused seats, unpublished newcomers,
 -- demand, 1 if it shares, 1 if it reads the logs, taken seats.
@@ -219,7 +219,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     sums.valued = sums.valued + ask.valued
   end
   sums.logged = sums.logged + logged
-  -- A minute that begins so late is one of before a step of the clock.
+  -- A minute after that is one of before the clock stepped back, or no server has written it.
   local latest = now + lasts_for
   if sums.minute > latest then
     sums.minute = 0

@@ -119,7 +119,7 @@ impl Store {
         now: Duration,
     ) -> (Reply, Vec<(Slot, Tokens)>, Option<Lost>) {
         self.identities.entry(identity.generation).or_insert_with(|| identity.clone());
-        if self.furthest_micros != 0 || self.stepped_micros != 0 {
+        if self.clock_has_stepped() {
             self.forget_expired();
         }
         let slots: Vec<_> = match &request {
@@ -302,6 +302,10 @@ impl Store {
         self.stepped_micros += micros;
         self.furthest_micros = self.furthest_micros.max(self.stepped_micros);
         self.forget_expired();
+    }
+
+    pub fn clock_has_stepped(&self) -> bool {
+        self.furthest_micros != 0 || self.stepped_micros != 0
     }
 
     fn forget_expired(&mut self) {

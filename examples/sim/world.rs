@@ -1218,10 +1218,10 @@ impl<'a> World<'a> {
                 // The values of the two newest minutes may lack what their logs hold.
                 let is_newest = server.current.since(slot) < 2;
                 let logged = if is_newest { self.store.logged(&server.exchange.identity, slot) } else { Vec::new() };
-                // The value may have expired since the server's last look showed it, or the round under way writes it
-                // again. The store keeps a value for two slots longer than a ring, from its last write on; the clock
-                // of a fleet may have stood still for longer.
-                let may_have_expired = stored.is_none() && (server.in_round || server.was_shown(slot));
+                // The round under way may be about to write a missing value again. If the store's clock has stepped, a
+                // value may expire before its minute leaves the rings. Then it may be missing since the last look.
+                let may_expire_early = self.store.clock_has_stepped() && server.was_shown(slot);
+                let may_have_expired = stored.is_none() && (server.in_round || may_expire_early);
                 let mut stored = stored.map_or_else(|| Bloom::new(server.shape), |(stored, _)| stored);
                 logged.into_iter().for_each(|fingerprint| _ = stored.insert(fingerprint));
                 let lacks = filter.words().iter().zip(stored.words()).any(|(ours, stored)| ours & !stored != 0)

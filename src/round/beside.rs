@@ -30,8 +30,10 @@ pub(super) struct Beside {
     pub(super) has_unread: bool,
     /// Whether the last look hid users of the generation: a value could not be read, although its servers are alive.
     hides_users: bool,
-    /// The number of values that this round fetched while the generation had no proof.
+    /// The number of values that this round fetched, and that were there, while the generation had no proof.
     pub(super) tries: u32,
+    /// Whether a fetch of this round brought no proof.
+    pub(super) has_failed: bool,
     pub(super) servers: ServersBeside,
     pub(super) nodes: u64,
     pub(super) wanting: u64,
@@ -72,7 +74,8 @@ enum Last {
 impl Beside {
     /// Notes that a round begins. A proven generation is asked for, whether the look shows it or not.
     pub(super) fn begin_round(&mut self) {
-        (self.is_asked, self.nodes, self.wanting, self.tries) = (self.is_proven, 0, 0, 0);
+        (self.is_asked, self.nodes, self.wanting) = (self.is_proven, 0, 0);
+        (self.tries, self.has_failed) = (0, false);
         self.unreadable.values_mut().for_each(Backoff::begin_round);
     }
 

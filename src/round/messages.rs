@@ -329,7 +329,7 @@ pub struct SeatRequest {
     /// How long a lease lasts: the ledger grants the unused seats of a server that has not asked for so long to others.
     /// Zero stands for `alive_for`.
     pub lasts_for: Duration,
-    /// When the newest minute began whose news this server reads.
+    /// The beginning of the newest minute whose news log this server reads.
     pub minute: Timestamp,
 }
 
@@ -356,7 +356,7 @@ pub struct SeatReply {
     pub readers: u64,
     /// Whether this server's lease had ended before the request, so that others may have its unused seats.
     pub has_ended: bool,
-    /// Whether newcomers of a later minute than that of the request are published. This server has not read these.
+    /// Whether newcomers of a later minute than that of the request are published. This server has not read them.
     pub is_behind: bool,
 }
 

@@ -13,9 +13,10 @@
 //! eight of them, those that have waited for longest first. So forged generations cannot keep a real one waiting. A
 //! proven generation is asked for even if the store no longer shows it.
 //!
-//! The values of an unproven generation are fetched one at a time, at most three per round. If the fetches of three
-//! rounds bring no valid MAC, the generation's values are not fetched for a growing number of rounds. The unproven
-//! generations together have a second such pause, because somebody could give the same bytes new names all the time.
+//! The values of an unproven generation are fetched one at a time, at most three per round, not counting those that the
+//! store has lost since the look. If the fetches of three rounds bring no valid MAC, the generation's values are not
+//! fetched for a growing number of rounds. The unproven generations together have a second such pause, because somebody
+//! could give the same bytes new names all the time.
 
 use super::backoff::Backoff;
 use super::beside::{Beside, LONGEST_PAUSE};
@@ -230,8 +231,7 @@ impl Others {
     pub(super) fn read(&mut self, generation: u64, asked: &[(Slot, usize)], stored: Vec<Stored>, codec: &Codec) {
         let Some(other) = self.generations.get_mut(&generation) else { return };
         let was_proven = other.is_proven;
-        // The store has lost the value since the look, which says nothing about the others. A round asks for each of
-        // them once.
+        // A value that the store has lost since the look says nothing about the others.
         let is_gone = stored.is_empty();
         self.has_changed |= other.read(generation, asked, stored, codec);
         if other.is_proven {
@@ -243,11 +243,8 @@ impl Others {
             }
             return;
         }
-        if is_gone {
-            return;
-        }
-        other.tries += 1;
-        if other.tries == 1 {
+        other.tries += u32::from(!is_gone);
+        if !std::mem::replace(&mut other.has_failed, true) {
             if let Some(shown) = self.shown.get_mut(&generation) {
                 shown.backoff.fail(LONGEST_PAUSE);
             }

@@ -31,7 +31,7 @@ pub(super) struct Ledger {
     audited: Timestamp,
     logged: u64,
     valued: u64,
-    /// When the newest minute began of which newcomers are counted.
+    /// The beginning of the newest minute with newcomers that are counted.
     minute: Timestamp,
     /// How many seats may be granted now, if newcomers per minute are bounded.
     permits: Permits,
@@ -91,7 +91,7 @@ impl Ledger {
             self.valued += ask.valued;
         }
         self.logged += logged;
-        // A minute that begins so late is one of before a step of the clock.
+        // A minute after that is one of before the clock stepped back.
         let latest = now.plus(lasts_for);
         if self.minute > latest {
             self.minute = Timestamp::default();
@@ -203,6 +203,27 @@ mod tests {
         let granted = ledger.lease("a", &SeatRequest { demand: 1, ..ask(5) }, 0, now, ALIVE_FOR).0.granted;
         assert_eq!(granted, 87, "three quarters, and half of the rest");
         (ledger, now)
+    }
+
+    #[test]
+    fn a_server_that_has_not_turned_to_the_newest_minute_with_newcomers_is_behind() {
+        let (mut ledger, now) = ledger();
+        let (before, current) = (now.minus(60 * SECOND), now);
+        let mut number = 5;
+        let mut is_behind = |minute, valued, logged, now| {
+            number += 1;
+            let ask = SeatRequest { minute, valued, ..ask(number) };
+            ledger.lease("a", &ask, logged, now, ALIVE_FOR).0.is_behind
+        };
+        assert!(!is_behind(current, 0, 0, now), "it brings no newcomers");
+        assert!(!is_behind(before, 0, 1, now), "nobody has brought any");
+        assert!(!is_behind(current, 0, 1, now));
+        assert!(is_behind(before, 0, 0, now) && is_behind(before, 0, 1, now));
+        let next = current.plus(SECOND);
+        assert!(!is_behind(next, 1, 0, now) && is_behind(current, 0, 0, now), "a round has published one");
+        let far = now.plus(ALIVE_FOR + SECOND);
+        assert!(!is_behind(far, 0, 1, now) && !is_behind(next, 0, 0, now), "far ahead, so it does not count");
+        assert!(!is_behind(before, 0, 0, now.minus(ALIVE_FOR)), "a new ledger, because the clock has stepped back");
     }
 
     #[test]
