@@ -241,7 +241,7 @@ impl Round {
             (seats.epoch, seats.read_of_logs, seats.read_of_rounds) = (reply.epoch, None, None);
             seats.reading_of_rounds = None;
         }
-        // A server that has not turned to the newest minute yet does not read its log.
+        // A server that has not turned to the newest minute has not read that minute's log.
         if has_read_all && !reply.is_behind {
             seats.read_of_logs = Some(reply.logged.min(MOST));
         }
