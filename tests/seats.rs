@@ -429,16 +429,22 @@ async fn a_crowd_at_one_of_ten_servers_fills_the_room_within_three_seconds() {
     assert_full(admitted + more);
 }
 
-/// A server that turns late does not read the log of the newest minute. It must not count the newcomers in that log as
-/// read, or the room that has become free would be granted a second time.
-#[tokio::test]
-async fn a_server_that_turns_to_the_next_minute_late_grants_no_seat_twice() {
+/// Two servers in a full house. Its users are silent from now on, and leave at the time that is returned: when the
+/// third minute from now begins.
+async fn full_fleet_of_silent_users() -> (Arc<ManualClock>, Vec<Node<MemoryStore>>, Timestamp) {
     let (clock, store) = in_memory();
     let window = |builder: Builder| builder.window(2 * MINUTE).slots(2);
     let mut nodes = fleet_of(2, &clock, || store.clone(), window).await;
     assert_full(play(&mut nodes, 20, |_, _| 200).await);
-    // The users are silent from now on. They leave when the third minute from now begins.
     let leave = nodes[0].slot().plus(3).start(MINUTE);
+    (clock, nodes, leave)
+}
+
+/// A server that turns late does not read the log of the newest minute. It must not count the newcomers in that log as
+/// read, or the room that has become free would be granted a second time.
+#[tokio::test]
+async fn a_server_that_turns_to_the_next_minute_late_grants_no_seat_twice() {
+    let (clock, mut nodes, leave) = full_fleet_of_silent_users().await;
     while clock.wall().plus(SECOND) < leave {
         play(&mut nodes, 10, |_, _| 0).await;
     }
@@ -475,12 +481,7 @@ async fn goes_on_without_the_first<S: FilterStore>(nodes: &mut [Node<S>], beats:
 
 #[tokio::test]
 async fn in_a_short_outage_the_seats_of_users_who_leave_are_left_to_the_others() {
-    let (clock, store) = in_memory();
-    let window = |builder: Builder| builder.window(2 * MINUTE).slots(2);
-    let mut nodes = fleet_of(2, &clock, || store.clone(), window).await;
-    assert_full(play(&mut nodes, 20, |_, _| 200).await);
-    // The users are silent from now on. They leave when the third minute from now begins.
-    let leave = nodes[0].slot().plus(3).start(MINUTE);
+    let (clock, mut nodes, leave) = full_fleet_of_silent_users().await;
     while clock.wall().plus(SECOND) < leave {
         play(&mut nodes, 1, |_, _| 0).await;
     }
