@@ -279,6 +279,11 @@ pub mod internals {
         }
     }
 
+    /// Returns how many news logs a server has refused.
+    pub fn refused_logs(headcount: &Headcount) -> u64 {
+        headcount.round_figures().lock().corrupt[crate::headcount::CORRUPT_NEWS]
+    }
+
     /// Returns the minutes that a server covers: it knows every token that was recorded in them on any server.
     pub fn covered(headcount: &Headcount) -> Vec<Slot> {
         let minutes = headcount.core().minutes();

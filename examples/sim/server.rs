@@ -7,11 +7,11 @@ use crate::tokens::Tokens;
 use headcount::bloom::Shape;
 use headcount::config::Carrier;
 use headcount::fingerprint::{Fingerprint, FingerprintKey};
-use headcount::internals::{Glance, Values, glance};
-use headcount::round::{Exchange, Outgoing, Reply, Request, Version};
+use headcount::internals::{Glance, Values, glance, refused_logs};
+use headcount::round::{Exchange, LogRequest, Outgoing, Reply, Request, Version};
 use headcount::time::{Clock as _, Slot, Timestamp};
 use headcount::{Headcount, StoreError, Worker};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The key of the fleet.
@@ -52,6 +52,12 @@ pub struct Server {
     versions: BTreeMap<Slot, Version>,
     /// The minutes that its write under way publishes, and their versions.
     publishing: Vec<(Slot, Version)>,
+    /// The minutes of its beat under way, and whether the beat asks for no more than to drop the minute's log soon.
+    beating: Vec<(Slot, bool)>,
+    /// The minutes of the beats with which it has refused a log. It reads a refused log no more, and asks once that it
+    /// be dropped soon.
+    refused_in: BTreeSet<Slot>,
+    refused_logs: u64,
     /// The minutes of failed fetches: they have news that it could not read.
     unread: Vec<Slot>,
     /// Whether the store has told it about the time before its start: when the namespace was first used, that no server
@@ -165,6 +171,9 @@ impl Server {
             misses_generations: false,
             versions: BTreeMap::new(),
             publishing: Vec::new(),
+            beating: Vec::new(),
+            refused_in: BTreeSet::new(),
+            refused_logs: 0,
             unread: Vec::new(),
             knows_past: false,
             round_began: Duration::ZERO,
@@ -368,6 +377,10 @@ impl Server {
                 let has_news = |slot: &&Slot| self.versions.get(slot) != self.shown.get(slot);
                 self.fetching = slots.iter().filter(has_news).copied().collect();
             }
+            Request::ExchangeNews { logs, .. } => {
+                let only_drops = |log: &LogRequest| log.entry.is_empty() && log.keep_for.is_some();
+                self.beating = logs.iter().map(|log| (log.slot, only_drops(log))).collect();
+            }
             Request::Publish(news) => {
                 let version = |minute: &Outgoing| (minute.slot, minute.version.clone());
                 self.publishing = news.minutes.iter().map(version).collect();
@@ -404,6 +417,19 @@ impl Server {
             Ok(_) => {}
             Err(_) => self.unread.extend(fetching),
         }
+    }
+
+    /// Ends a beat that has brought these tokens. Returns those that the server has read: none of a log that it had
+    /// refused before.
+    pub fn has_beaten(&mut self, mut brings: Vec<(Slot, Tokens)>) -> Vec<(Slot, Tokens)> {
+        let beating = std::mem::take(&mut self.beating);
+        brings.retain(|(slot, _)| !(self.refused_in.contains(slot) && beating.contains(&(*slot, true))));
+        let refused_logs = refused_logs(&self.headcount);
+        if refused_logs > self.refused_logs {
+            self.refused_logs = refused_logs;
+            self.refused_in.extend(beating.iter().map(|(slot, _)| slot));
+        }
+        brings
     }
 
     /// A minute of its ring that has news that it could not read, if there is one.

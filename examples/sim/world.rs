@@ -489,6 +489,7 @@ impl<'a> World<'a> {
         };
         server.exchange.round.end_beat(reply, server.clock.monotonic());
         server.in_beat = false;
+        let brings = server.has_beaten(brings);
         let (figures, now) = (&mut self.figures, self.now);
         server.learn(brings, |news, known| {
             if let Some(figures) = figures {
