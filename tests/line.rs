@@ -582,11 +582,13 @@ fn come_in_by_their_order(servers: &[Server], mut before_each: impl FnMut(u64)) 
     assert!(line["served"].as_u64().unwrap() as usize >= waited.len() / 2, "{line}");
 }
 
-/// Real servers on a real Redis: ten newcomers a second come in, by the order of their arrival.
+/// Real servers on a real Redis, with the rights that the guide names: ten newcomers a second come in, by the order of
+/// their arrival.
 #[test]
 fn real_servers_on_one_redis_have_one_line() {
     let redis = Redis::start();
-    let url = redis.url();
+    redis.add_narrow_user();
+    let url = format!("redis://headcount:password@127.0.0.1:{}/0", redis.port);
     let state = tempfile::tempdir().unwrap();
     let servers = start_three(state.path(), &["--redis", &url]);
     come_in_by_their_order(&servers, |_| ());

@@ -266,6 +266,7 @@ fn a_live_validation_finds_what_is_wrong_with_redis() {
         .into_iter()
         .chain(["zscore", "pttl", "zrange", "zrevrange", "zrevrangebyscore", "zremrangebyscore", "evalsha"])
         .chain(["set", "rename", "mget", "get", "getrange", "strlen", "append", "hlen", "hgetall", "hdel"])
+        .chain(["hincrby", "hkeys"])
     {
         let _: () = redis.ask(&["ACL", "SETUSER", "headcount", &format!("-{command}")]);
         let (code, text) = live(&narrow);

@@ -373,6 +373,7 @@ static WRITE: std::sync::LazyLock<redis::Script> = std::sync::LazyLock::new(|| {
          'value', '1') redis.call('PEXPIRE', KEYS[1], 1000) redis.call('HMGET', KEYS[1], 'ts', 'value') \
          redis.call('HGET', KEYS[1], 'ts') redis.call('HSTRLEN', KEYS[1], 'ts') redis.call('TYPE', KEYS[1]) \
          redis.call('HLEN', KEYS[1]) redis.call('HGETALL', KEYS[1]) redis.call('HDEL', KEYS[1], 'ts') \
+         redis.call('HINCRBY', KEYS[1], 'count', 1) redis.call('HKEYS', KEYS[1]) \
          redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[1], 'value', 'PX', 1000) redis.call('RENAME', KEYS[1], \
          KEYS[1]) redis.call('MGET', KEYS[1]) redis.call('GET', KEYS[1]) redis.call('GETRANGE', KEYS[1], 0, 1) \
          redis.call('STRLEN', KEYS[1]) redis.call('APPEND', KEYS[1], 'a') redis.call('DEL', KEYS[1]) \
