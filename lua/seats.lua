@@ -21,6 +21,7 @@ local where_asked = 0.75 -- of the room; the rest goes to all servers alike
 local kept_for_shares = 0.5
 local most_per_minute = 10000000 -- newcomers
 local permit = 1000000
+local most_published = 2 ^ 48 -- the newcomers whom a server can have read
 local soon_per_minute = 12 -- five seconds
 local burst = 30 -- the permits of this part of a minute can be saved up
 
@@ -41,7 +42,7 @@ end
 
 local function read_sums(field)
   local read = unpacked(field, sums_format, 13)
-  if not read or not read[14]:match('^%x+$') then
+  if not read or read[3] + read[4] > most_published or not read[14]:match('^[0-9a-f]+$') then
     return nil
   end
   return {
@@ -89,8 +90,9 @@ end
 
 -- Compares the sums with the lines, takes back the seats of servers whose leases have ended, and removes the lines of
 -- servers that are gone. It keeps a line for longer than rounds count the server as alive: servers lease only while
--- each of them has a line. If Redis was away for a part of a lease, servers could not renew their leases, so they begin
--- anew. Returns false if sums and lines differ, and nil if Redis refuses the commands.
+-- each of them has a line. If Redis was away for a part of a lease, servers could not renew their leases, so those
+-- leases that the audit before did not end begin anew. Returns false if sums and lines differ, and nil if Redis refuses
+-- the commands.
 local function audit(ledger, sums, now, lasts_for, alive_for)
   local length = redis.pcall('HLEN', ledger)
   if type(length) ~= 'number' then
@@ -104,6 +106,9 @@ local function audit(ledger, sums, now, lasts_for, alive_for)
     return nil
   end
   local was_away = math.abs(now - sums.audited) >= lasts_for / 2
+  local function begins_anew(line)
+    return was_away and math.abs(sums.audited - line.at) < lasts_for
+  end
   local gone_after = alive_for + lasts_for / 5
   for at = 1, #fields, 2 do
     if fields[at] ~= 'sums' then
@@ -113,7 +118,8 @@ local function audit(ledger, sums, now, lasts_for, alive_for)
       end
       add(found, line, 1)
       local silent_for = math.abs(now - line.at)
-      if was_away or silent_for >= gone_after or (silent_for >= lasts_for and line.unused + line.demand > 0) then
+      local has_ended = silent_for >= lasts_for and line.unused + line.demand > 0
+      if begins_anew(line) or silent_for >= gone_after or has_ended then
         changed[fields[at]] = line
       end
     end
@@ -126,10 +132,11 @@ local function audit(ledger, sums, now, lasts_for, alive_for)
   for name, line in pairs(changed) do
     add(sums, line, -1)
     local answer
-    if not was_away and math.abs(now - line.at) >= gone_after then
+    local begins = begins_anew(line)
+    if not begins and math.abs(now - line.at) >= gone_after then
       answer = redis.pcall('HDEL', ledger, name)
     else
-      if was_away then
+      if begins then
         line.at = now
       else
         line.unused, line.demand = 0, 0

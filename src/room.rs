@@ -247,11 +247,15 @@ pub(crate) struct Room {
     held: Held,
     /// The seats handed out that newcomers have taken.
     taken: u64,
-    /// The newcomers whom this server may admit in seats that the ledger has not granted, if they are bounded.
+    /// The newcomers whom this server may admit in seats that the ledger has not granted, if they are bounded. None
+    /// right after an answer of the ledger, which has the permits of the whole fleet.
     permits: Permits,
     /// While this server gets its seats from the store's ledger: the free seats, and the unused ones of the others, as
     /// of the last answer.
     leased_elsewhere: Option<u64>,
+    /// Whether the rounds succeed again after an outage that was longer than a lease, and the ledger has not answered
+    /// yet. It may have given the unused seats to others, so nobody gets one until it answers.
+    is_lease_in_doubt: bool,
     /// The active users at the ledger's last answer, plus the newcomers admitted here since. `None` if the ledger has
     /// no line of this server. Other servers may lease the seats of users who have left since that answer.
     active_at_lease: Option<f64>,
@@ -284,6 +288,7 @@ impl Room {
             taken: 0,
             permits: Permits::full(settings.newcomers_per_minute, settings.expected_nodes, now),
             leased_elsewhere: None,
+            is_lease_in_doubt: false,
             active_at_lease: None,
             nodes: 1,
             counted: Nodes::default(),
@@ -361,7 +366,7 @@ impl Room {
     /// Takes a seat for an admitted newcomer.
     pub(crate) fn take_seat(&mut self) {
         // The other servers know of a leased seat, so it does not count against what all may admit without the store.
-        let is_leased = self.leased_elsewhere.is_some() && self.unused() > 0;
+        let is_leased = self.has_leased_seat();
         self.taken += self.share.min(1);
         self.share = self.share.saturating_sub(1);
         self.newcomers_since_read = self.newcomers_since_read.saturating_add(1);
@@ -401,6 +406,7 @@ impl Room {
     pub(crate) fn renew(&mut self, renewal: Renewal) {
         let fleet = renewal.fleet;
         self.link = FleetLink::Up;
+        self.is_lease_in_doubt = fleet.lease_has_ended && self.leased_elsewhere.is_some();
         let nodes = self.counted.read(fleet.nodes, fleet.nodes_counted_at, renewal.alive_for, fleet.loses_heartbeats);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
         // The newcomers since the last round are published in this one. If older ones are still unpublished, this
@@ -418,7 +424,7 @@ impl Room {
         }
         self.misses_users = may_miss_users && !self.budget.knows_everybody();
         if !fleet.leases {
-            (self.leased_elsewhere, self.active_at_lease) = (None, None);
+            (self.leased_elsewhere, self.active_at_lease, self.is_lease_in_doubt) = (None, None, false);
         }
         if fleet.has_predecessors || fleet.users_are_hidden || self.misses_users {
             self.share = self.held.seats();
@@ -473,6 +479,11 @@ impl Room {
         self.share.saturating_sub(self.held.seats())
     }
 
+    /// Returns whether a newcomer could take a seat that the ledger has granted.
+    fn has_leased_seat(&self) -> bool {
+        self.leased_elsewhere.is_some() && !self.is_lease_in_doubt && self.unused() > 0
+    }
+
     /// Returns the seats held for newcomers whose requests are in progress.
     pub(crate) fn held(&self) -> u64 {
         self.held.seats()
@@ -499,12 +510,16 @@ impl Room {
         self.share = self.share.saturating_add(granted);
         self.give_back(f64::INFINITY, active_users);
         self.leased_elsewhere = Some(pool.saturating_sub(self.unused()));
-        self.active_at_lease = Some(active_users);
+        self.permits.take_all();
+        (self.active_at_lease, self.is_lease_in_doubt) = (Some(active_users), false);
     }
 
     /// Records that the ledger has answered without granting seats.
     pub(crate) fn stay_in_ledger(&mut self, active_users: f64) {
-        self.active_at_lease = self.leased_elsewhere.map(|_| active_users);
+        if self.leased_elsewhere.is_some() {
+            self.permits.take_all();
+        }
+        (self.active_at_lease, self.is_lease_in_doubt) = (self.leased_elsewhere.map(|_| active_users), false);
     }
 
     /// Returns whether the ledger may have a line of this server.
@@ -619,10 +634,11 @@ impl Room {
         (self.max_active_users() as f64 - active_users).round().max(0.0) as u64
     }
 
-    /// Returns how many newcomers this server may admit before its next round.
+    /// Returns how many newcomers this server may admit now.
     pub(crate) fn share(&self, active_users: f64) -> u64 {
         match self.link {
             FleetLink::Alone => self.room(active_users),
+            FleetLink::Up if self.is_lease_in_doubt => 0,
             _ => self.share,
         }
         .saturating_sub(self.held.seats())
@@ -711,6 +727,7 @@ impl Room {
             (FleetLink::Alone, _) => of(room > held, Reason::NoRoom),
             _ if self.sharing == Sharing::None => of(room > held, Reason::NoRoom),
             (FleetLink::Joining, _) => Err(Reason::Joining),
+            (FleetLink::Up, _) if self.is_lease_in_doubt => Err(Reason::NoSeatHere),
             (FleetLink::Up, _) => of(self.share > held, if room > held { Reason::NoSeatHere } else { Reason::NoRoom }),
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Open) => Ok(Reason::OutageOpen),
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Closed) => Err(Reason::OutageClosed),
@@ -724,8 +741,7 @@ impl Room {
     /// Returns whether newcomers per minute are unbounded, or one more may be admitted now. The ledger of seats grants
     /// no more seats than that.
     fn has_permit(&self) -> bool {
-        let is_leased = self.leased_elsewhere.is_some() && self.unused() > 0;
-        self.newcomers_per_minute().is_none() || is_leased || self.permits.whole() > self.held.seats()
+        self.newcomers_per_minute().is_none() || self.has_leased_seat() || self.permits.whole() > self.held.seats()
     }
 
     /// Returns whether an unseen token may belong to an active user, within the budget.

@@ -10,7 +10,7 @@ use headcount::round::{
     SeatReply, SeatRequest,
 };
 use headcount::time::{Clock, ManualClock, Slot, Timestamp};
-use headcount::{Builder, FilterStore, MemoryStore, RedisStore, StoreError};
+use headcount::{Builder, FilterStore, MemoryStore, OnOutage, RedisStore, StoreError};
 use node::{MINUTE, Node, SECOND, X, clock, settle};
 use std::sync::Arc;
 use std::time::Duration;
@@ -279,6 +279,11 @@ fn what_no_server_has_written_begins_a_new_ledger() {
         sums("0 1800000005000 0 0 0 0 -50 0 0 0 1 0 0"),
         sums("0 1800000005000 0.5 0 0 0 0 0 0 0 1 0 0"),
         packs("sums", "0 1800000005000 0 0 0 0 0 0 0 0 1 0 0", "not a hex number"),
+        // It would never be the epoch that a server sends.
+        packs("sums", "0 1800000005000 0 0 0 0 0 0 0 0 1 0 1800000005000", "ABCDEFABCDEFABCD"),
+        // No server could say that it has read so many newcomers.
+        sums("0 1800000005000 9e14 0 0 0 0 0 0 0 1 0 1800000005000"),
+        sums("0 1800000005000 0 9e14 0 0 0 0 0 0 1 0 1800000005000"),
         // The sums differ from the lines.
         sums("0 1800000004000 0 0 0 50 0 0 0 0 1 0 0"),
         packs("w:stranger", "1800000004000 1 50 0 0 0 0 0", ""),
@@ -610,6 +615,32 @@ async fn newcomers_per_minute_go_where_they_ask() {
     assert!(most <= 1.08 && due >= 0.98, "{most} of the bound, {due} of those who were due");
 }
 
+/// The ledger has the permits of the whole fleet, so no server may have saved up permits of its own meanwhile.
+#[tokio::test]
+async fn newcomers_per_minute_are_bounded_while_shares_follow_leases() {
+    const PER_MINUTE: usize = 60;
+    let (clock, store) = in_memory();
+    let configure = |builder: Builder| builder.max_active_users(100_000).newcomers_per_minute(PER_MINUTE as u64);
+    let mut nodes = fleet_of(40, &clock, || store.clone(), configure).await;
+    let mut without_beats = Vec::new();
+    let mut admitted = Vec::new();
+    for second in 0..120 {
+        if second == 60 {
+            assert!(nodes.iter().all(|node| node.headcount.status().sync.leases_seats));
+            let silent = |builder: Builder| configure(builder).news_every(Duration::ZERO);
+            without_beats.push(Node::start(store.clone(), &clock, silent));
+        }
+        for silent in &mut without_beats {
+            silent.worker.tick();
+            silent.round().await;
+        }
+        admitted.push(play(&mut nodes, 10, |_, _| 1).await);
+    }
+    assert!(nodes.iter().all(|node| !node.headcount.status().sync.leases_seats));
+    let most = admitted.windows(60).map(|minute| minute.iter().sum::<usize>()).max().unwrap();
+    assert!(most * 100 <= 108 * PER_MINUTE + 41 * 10, "{most} in a minute");
+}
+
 /// While a new ledger is quiet, servers share out the room with their rounds. Then one after another leases, while the
 /// others may still hand out shares of which the ledger has not heard.
 #[tokio::test]
@@ -663,9 +694,9 @@ async fn a_lost_ledger_is_quiet_for_a_while_and_grants_nothing_twice() {
 const LEASES: [(Duration, usize); 2] = [(Duration::from_secs(1), 50), (Duration::from_millis(400), 25)];
 
 /// A fleet in which the first server holds most of the room, and how many users that has admitted.
-async fn fleet_with_one_holder(sync_every: Duration) -> (Vec<Node<MemoryStore>>, usize) {
+async fn fleet_with_one_holder(configure: impl Fn(Builder) -> Builder) -> (Vec<Node<MemoryStore>>, usize) {
     let (clock, store) = in_memory();
-    let mut nodes = fleet_of(4, &clock, || store.clone(), |builder| builder.sync_every(sync_every)).await;
+    let mut nodes = fleet_of(4, &clock, || store.clone(), configure).await;
     let admitted = play(&mut nodes, 3, |_, place| 10 * usize::from(place == 0)).await;
     assert!(nodes[0].headcount.status().share > X / 2);
     (nodes, admitted)
@@ -674,7 +705,7 @@ async fn fleet_with_one_holder(sync_every: Duration) -> (Vec<Node<MemoryStore>>,
 #[tokio::test]
 async fn a_server_that_is_killed_leaves_its_seats_to_the_others() {
     for (sync_every, beats) in LEASES {
-        let (mut nodes, taken) = fleet_with_one_holder(sync_every).await;
+        let (mut nodes, taken) = fleet_with_one_holder(|builder| builder.sync_every(sync_every)).await;
         nodes.remove(0);
         let meanwhile = play(&mut nodes, beats - 2, |_, _| 20).await;
         assert!(meanwhile < X as usize / 2, "{meanwhile}");
@@ -687,7 +718,7 @@ async fn a_server_that_is_killed_leaves_its_seats_to_the_others() {
 #[tokio::test]
 async fn a_server_whose_beats_fail_uses_no_seats_that_others_may_get() {
     let [_, (sync_every, beats)] = LEASES;
-    let (mut nodes, mut admitted) = fleet_with_one_holder(sync_every).await;
+    let (mut nodes, mut admitted) = fleet_with_one_holder(|builder| builder.sync_every(sync_every)).await;
     let held = nodes[0].headcount.status().share;
     // The ledger keeps its line for three seconds. Afterwards, rounds share out the room.
     for beat in 1..30 {
@@ -704,30 +735,77 @@ async fn a_server_whose_beats_fail_uses_no_seats_that_others_may_get() {
     assert_full(admitted);
 }
 
-#[tokio::test]
-async fn a_server_that_was_cut_off_leaves_its_seats_to_those_who_have_leased_them_since() {
-    let [(sync_every, beats), _] = LEASES;
-    let (mut nodes, mut admitted) = fleet_with_one_holder(sync_every).await;
+/// Cuts off the server that holds most of the seats for longer than a lease. The others lease these seats. `meanwhile`
+/// is called a second after the cut. Returns how many users are inside.
+async fn cut_off_the_holder(on_outage: OnOutage, meanwhile: impl Fn(&MemoryStore)) -> (Vec<Node<MemoryStore>>, usize) {
+    let [(_, beats), _] = LEASES;
+    let (mut nodes, mut admitted) = fleet_with_one_holder(|builder| builder.on_outage(on_outage)).await;
     let now = nodes[0].clock.monotonic();
     nodes[0].exchange.round.begin(now);
     nodes[0].exchange.round.answer(Err(StoreError::timeout("no answer")), now);
-    for beat in 0..beats + 10 {
+    for beat in 0..beats + 60 {
         nodes[0].worker.tick();
         admitted += play(&mut nodes[1..], 1, |_, _| usize::from(beat > beats)).await;
+        if beat == 10 {
+            meanwhile(&nodes[0].store);
+        }
         if beat % 10 == 9 {
             for node in &mut nodes[1..] {
                 node.round().await;
             }
         }
     }
-    let share = |node: &Node<_>| node.headcount.status().share as usize;
     assert!(share(&nodes[0]) > X as usize / 2, "without the store it may use them");
-    nodes[0].round().await;
-    nodes[0].beat().await;
+    (nodes, admitted)
+}
+
+fn share(node: &Node<MemoryStore>) -> usize {
+    node.headcount.status().share as usize
+}
+
+/// The first server is back and has dropped its seats.
+async fn the_seats_of_the_first_are_gone(mut nodes: Vec<Node<MemoryStore>>, admitted: usize) {
     assert_eq!(share(&nodes[0]), 0);
     let held: usize = nodes.iter().map(share).sum();
     assert!(held > X as usize / 2 && admitted + held <= X as usize + ERROR, "{admitted} inside, {held} seats");
     assert_full(admitted + play(&mut nodes, 60, |_, _| 20).await);
+}
+
+#[tokio::test]
+async fn a_server_that_was_cut_off_leaves_its_seats_to_those_who_have_leased_them_since() {
+    let (mut nodes, admitted) = cut_off_the_holder(OnOutage::Local, |_| ()).await;
+    nodes[0].round().await;
+    nodes[0].beat().await;
+    the_seats_of_the_first_are_gone(nodes, admitted).await;
+}
+
+#[tokio::test]
+async fn a_lost_answer_does_not_bring_back_the_seats_of_a_lease_that_has_ended() {
+    let (mut nodes, admitted) = cut_off_the_holder(OnOutage::Local, |_| ()).await;
+    nodes[0].round().await;
+    nodes[0].beat_without_an_answer().await;
+    nodes[0].beat().await;
+    the_seats_of_the_first_are_gone(nodes, admitted).await;
+}
+
+#[tokio::test]
+async fn a_new_ledger_does_not_bring_back_the_seats_of_a_lease_that_has_ended() {
+    let (mut nodes, admitted) = cut_off_the_holder(OnOutage::Local, MemoryStore::forget_seats).await;
+    nodes[0].round().await;
+    nodes[0].beat().await;
+    the_seats_of_the_first_are_gone(nodes, admitted).await;
+}
+
+/// It has admitted nobody during the outage, and holds seats that others have leased since.
+#[tokio::test]
+async fn a_server_that_was_cut_off_uses_no_seats_before_the_ledger_has_answered() {
+    let (mut nodes, admitted) = cut_off_the_holder(OnOutage::Closed, |_| ()).await;
+    nodes[0].round().await;
+    assert_eq!(share(&nodes[0]), 0);
+    let newcomer = || nodes[0].headcount.admit(fastrand::u64(..).to_le_bytes()).is_admitted();
+    assert!((0..10).all(|_| !newcomer()), "others may have its seats");
+    nodes[0].beat().await;
+    the_seats_of_the_first_are_gone(nodes, admitted).await;
 }
 
 /// Plays half seconds without newcomers, each with a round of every server.
@@ -740,7 +818,7 @@ async fn rests<S: FilterStore>(nodes: &mut [Node<S>], halves: usize) {
 #[tokio::test]
 async fn servers_that_come_back_one_after_the_other_keep_their_seats() {
     let [(sync_every, _), _] = LEASES;
-    let (mut nodes, admitted) = fleet_with_one_holder(sync_every).await;
+    let (mut nodes, admitted) = fleet_with_one_holder(|builder| builder.sync_every(sync_every)).await;
     let clock = Arc::clone(&nodes[0].clock);
     for node in &mut nodes {
         node.exchange.round.begin(clock.monotonic());
@@ -762,7 +840,7 @@ async fn servers_that_come_back_one_after_the_other_keep_their_seats() {
 #[tokio::test]
 async fn a_server_that_comes_late_to_a_new_ledger_keeps_its_seats() {
     let [(sync_every, _), _] = LEASES;
-    let (mut nodes, admitted) = fleet_with_one_holder(sync_every).await;
+    let (mut nodes, admitted) = fleet_with_one_holder(|builder| builder.sync_every(sync_every)).await;
     nodes[0].store.flush();
     for _ in 0..15 {
         nodes[0].worker.tick();

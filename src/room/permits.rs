@@ -58,6 +58,10 @@ impl Permits {
         self.count = self.count.saturating_sub(permits.saturating_mul(PERMIT));
     }
 
+    pub(crate) fn take_all(&mut self) {
+        self.count = 0;
+    }
+
     pub(crate) fn give_back(&mut self, permits: u64) {
         self.count = self.count.saturating_add(permits.min(MOST_PER_MINUTE) * PERMIT);
     }

@@ -52,6 +52,9 @@ pub(super) struct Seats {
     last: Option<(SeatReply, Duration)>,
     /// Whether that request asked for seats. Only then, the answer says how many there are.
     asked: bool,
+    /// How many requests were sent since the lease ended without an answer. The first that reached the ledger was told
+    /// so, and its answer may be lost.
+    asked_since_end: u32,
     /// Whether the request under way asks for seats, and when it was sent.
     under_way: Option<(bool, Duration)>,
     /// Whether this server gets its seats from the ledger, or did so until the ledger was lost a moment ago.
@@ -114,6 +117,7 @@ impl Round {
         let may_ask = self.may_lease() && now >= self.seats.waits_until && may_grant;
         let shares = !self.leases(now) || !self.may_lease();
         let lasts_for = self.core.settings.lease_lasts_for();
+        self.seats.asked_since_end += u32::from(self.lease_has_ended(now));
         let held = self.core.report_seats(self.part(demand, now).map(|part| part + rounding));
         let seats = &mut self.seats;
         seats.number += 1;
@@ -226,8 +230,14 @@ impl Round {
             self.seats.leases = false;
             return;
         };
-        // A new ledger has given nobody the seats of this server.
-        if reply.epoch == self.seats.epoch && reply.has_ended {
+        let asked_since_end = std::mem::take(&mut self.seats.asked_since_end);
+        let may_have_given_seats_away = if reply.epoch == self.seats.epoch {
+            reply.has_ended || asked_since_end > 1
+        } else {
+            // A new ledger has given nobody the seats of this server while it is quiet.
+            !reply.is_quiet && asked_since_end > 0
+        };
+        if may_have_given_seats_away {
             self.core.end_lease();
         }
         let alive_for = self.core.settings.alive_for();

@@ -147,10 +147,13 @@ impl Ledger {
 
     /// Takes back the seats of servers whose leases have ended, and removes the lines of servers that are gone. It
     /// keeps a line for longer than rounds count the server as alive: servers lease only while each of them has a line.
-    /// If the store was away for a part of a lease, servers could not renew their leases, so they begin anew.
+    /// If the store was away for a part of a lease, servers could not renew their leases, so those leases that the
+    /// audit before did not end begin anew.
     fn audit(&mut self, now: Timestamp, lasts_for: Duration, alive_for: Duration) {
         if distance(now, self.audited) >= lasts_for / 2 {
-            self.lines.values_mut().for_each(|line| line.at = now);
+            let audited = self.audited;
+            let had_not_ended = |line: &&mut Line| distance(audited, line.at) < lasts_for;
+            self.lines.values_mut().filter(had_not_ended).for_each(|line| line.at = now);
         }
         let gone_after = alive_for + lasts_for / 5;
         self.lines.retain(|_, line| distance(now, line.at) < gone_after);
@@ -268,6 +271,19 @@ mod tests {
             assert_eq!(asks("a", silent_for).has_ended, has_ended, "{silent_for}");
             assert!(!asks("a", silent_for + 100).has_ended);
         }
+    }
+
+    #[test]
+    fn a_lease_that_had_ended_before_the_store_was_away_does_not_begin_anew() {
+        let (mut ledger, now) = ledger();
+        let mut asks = |server, millis: u64| {
+            let ask = SeatRequest { lasts_for: 2 * SECOND, ..ask(6 + millis) };
+            ledger.lease(server, &ask, 0, now.plus(Duration::from_millis(millis)), ALIVE_FOR).0
+        };
+        let granted: u64 = (0..=2100).step_by(100).map(|millis| asks("b", millis).granted).sum();
+        assert!(granted > 13, "also the seats of the server that is silent");
+        assert!(!asks("b", 3200).has_ended, "the store was away for more than half of a lease");
+        assert!(asks("a", 3300).has_ended);
     }
 
     #[test]
