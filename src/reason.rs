@@ -34,7 +34,7 @@ pub enum Reason {
     OutageOpen,
     /// This server does not know all active users yet. The user may be one of them, and the budget has seats.
     Warming,
-    /// There is no token. `token.missing_token` decides.
+    /// There is no token. `admission.missing_token` decides.
     MissingToken,
     /// The token is not valid: `[token.jwt]` refuses it.
     InvalidToken,
@@ -80,7 +80,7 @@ impl Reason {
             Self::Warming => {
                 "This server does not know all active users yet. The user may be one of them, so it is admitted."
             }
-            Self::MissingToken => "There is no token; token.missing_token decides.",
+            Self::MissingToken => "There is no token; admission.missing_token decides.",
             Self::InvalidToken => "The token is not valid.",
             Self::KeysMissing => "The keys that verify tokens have not been fetched yet; the log says why.",
             Self::OverrideThrottling => "An operator's override admits no newcomers.",

@@ -55,7 +55,8 @@ pub struct Status {
     pub resume_below: u64,
     /// The number of free seats: X − E, or 0 if E is higher.
     pub room: u64,
-    /// The number of newcomers that this server may admit before its next round.
+    /// The number of newcomers that this server may admit now: in seats that it leases, or in the rest of the share
+    /// that its last round brought.
     pub share: u64,
     /// The override in force.
     #[serde(rename = "override")]
