@@ -7,11 +7,12 @@
 -- unpublished newcomers, demand, servers that share, servers that read the logs, and their number; then the permits
 -- (src/room/permits.rs) in millionths, and the time up to which they are filled. The epoch (a name) is behind them. The
 -- field "w:" .. server is that server's line: the time, the number of the request, unused seats, unpublished newcomers,
--- demand, 1 if it shares, 1 if it reads the logs, taken seats.
+-- demand, 1 if it shares, 1 if it reads the logs, taken seats, and the number of the request with which its lease began,
+-- or 0 if the lease has ended.
 --
 -- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a
 -- new one begins, and is quiet until all servers have written their lines.
-local sums_format, line_format = '>dddddddddddddc16', '>dddddddd'
+local sums_format, line_format = '>dddddddddddddc16', '>ddddddddd'
 local most_lines = 4096
 local audits = 10 -- in the time of a lease
 local where_asked = 0.75 -- of the room; the rest goes to all servers alike
@@ -53,10 +54,10 @@ local function read_sums(field)
 end
 
 local function read_line(field)
-  local read = unpacked(field, line_format, 8)
+  local read = unpacked(field, line_format, 9)
   return read and {
     at = read[1], number = read[2], unused = read[3], unpublished = read[4], demand = read[5], shares = read[6],
-    readers = read[7], taken = read[8],
+    readers = read[7], taken = read[8], began = read[9],
   }
 end
 
@@ -67,7 +68,7 @@ end
 
 local function write_line(line)
   return struct.pack(line_format, line.at, line.number, line.unused, line.unpublished, line.demand, line.shares,
-    line.readers, line.taken)
+    line.readers, line.taken, line.began)
 end
 
 -- Returns the sums and the line of a server. Either is nil if it is not there or no server has written it.
@@ -139,7 +140,7 @@ local function audit(ledger, sums, now, lasts_for, alive_for)
       if begins then
         line.at = now
       else
-        line.unused, line.demand = 0, 0
+        line.unused, line.demand, line.began = 0, 0, 0
       end
       answer = redis.pcall('HSET', ledger, name, write_line(line))
       add(sums, line, 1)
@@ -167,9 +168,9 @@ local function fill(sums, per_minute, now)
 end
 
 -- Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
--- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers, 1 if the server's lease had
--- ended, 1 if newcomers of a later minute than that of `ask` are published }, or nil if Redis takes no writes or
--- refuses commands. Returns the seats of the whole fleet, too: those that are free, nil if they are unknown, and those
+-- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers, the number of the request
+-- with which the server's lease began, 1 if newcomers of a later minute than that of `ask` are published }, or nil if
+-- Redis takes no writes or refuses commands. Returns the seats of the whole fleet, too: those that are free, nil if they are unknown, and those
 -- that will be free in a moment.
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
@@ -208,8 +209,8 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     }
   end
   sums.quiet = math.min(sums.quiet, now + lasts_for)
-  local has_ended = not line or math.abs(now - line.at) >= lasts_for
   local is_new = ask.number > (line and line.number or 0)
+  local began = line and line.began > 0 and line.began or ask.number
   if is_new then
     if line then
       add(sums, line, -1)
@@ -220,7 +221,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
     end
     line = {
       at = now, number = ask.number, unused = ask.unused, unpublished = ask.unpublished, demand = ask.demand,
-      shares = ask.shares, readers = ask.readers, taken = ask.taken,
+      shares = ask.shares, readers = ask.readers, taken = ask.taken, began = began,
     }
     add(sums, line, 1)
     sums.valued = sums.valued + ask.valued
@@ -268,7 +269,7 @@ local function lease(ledger, server, ask, logged, now, alive_for)
   local quiet = now < sums.quiet and 1 or 0
   local reply = {
     sums.epoch, quiet, sums.logged, sums.valued, granted, pool, sums.demand, sums.lines, sums.readers,
-    has_ended and 1 or 0, ask.minute < sums.minute and 1 or 0,
+    began, ask.minute < sums.minute and 1 or 0,
   }
   return reply, free_seats, soon
 end

@@ -227,6 +227,8 @@ pub(crate) struct FleetView {
     pub(crate) leases: bool,
     /// Whether the ledger may have given these seats to others, because it has not answered for the time of a lease.
     pub(crate) lease_has_ended: bool,
+    /// Whether it may have done so already, as far as this server knows.
+    pub(crate) lease_is_in_doubt: bool,
     /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
     pub(crate) random: f64,
 }
@@ -253,8 +255,8 @@ pub(crate) struct Room {
     /// While this server gets its seats from the store's ledger: the free seats, and the unused ones of the others, as
     /// of the last answer.
     leased_elsewhere: Option<u64>,
-    /// Whether the rounds succeed again after an outage that was longer than a lease, and the ledger has not answered
-    /// yet. It may have given the unused seats to others, so nobody gets one until it answers.
+    /// Whether the rounds succeed again after an outage that was longer than a lease, and the ledger may have given the
+    /// unused seats to others. Nobody gets one until the ledger answers, or the third round in a row brings a share.
     is_lease_in_doubt: bool,
     /// The active users at the ledger's last answer, plus the newcomers admitted here since. `None` if the ledger has
     /// no line of this server. Other servers may lease the seats of users who have left since that answer.
@@ -346,7 +348,7 @@ impl Room {
         }
         // A seat of the budget is not in the share.
         let share = self.share(active_users).max(1);
-        let is_bounded = self.newcomers_per_minute().is_some();
+        let is_bounded = self.newcomers_per_minute().is_some() && !self.has_leased_seat();
         (if is_bounded { share.min(self.permits.whole()) } else { share }, share)
     }
 
@@ -406,7 +408,7 @@ impl Room {
     pub(crate) fn renew(&mut self, renewal: Renewal) {
         let fleet = renewal.fleet;
         self.link = FleetLink::Up;
-        self.is_lease_in_doubt = fleet.lease_has_ended && self.leased_elsewhere.is_some();
+        self.is_lease_in_doubt = fleet.lease_is_in_doubt && self.leased_elsewhere.is_some();
         let nodes = self.counted.read(fleet.nodes, fleet.nodes_counted_at, renewal.alive_for, fleet.loses_heartbeats);
         self.newcomers_before_read = std::mem::take(&mut self.newcomers_since_read);
         // The newcomers since the last round are published in this one. If older ones are still unpublished, this
@@ -424,6 +426,9 @@ impl Room {
         }
         self.misses_users = may_miss_users && !self.budget.knows_everybody();
         if !fleet.leases {
+            if self.leased_elsewhere.is_some() {
+                self.permits.begin(fleet.random);
+            }
             (self.leased_elsewhere, self.active_at_lease, self.is_lease_in_doubt) = (None, None, false);
         }
         if fleet.has_predecessors || fleet.users_are_hidden || self.misses_users {
@@ -560,6 +565,7 @@ impl Room {
 
     /// Records that the last round did not succeed.
     pub(crate) fn lose_store(&mut self) {
+        self.is_lease_in_doubt = false;
         self.budget.fail();
         if matches!(self.link, FleetLink::Up | FleetLink::ReadOnly) {
             self.link = FleetLink::Away;
@@ -727,8 +733,10 @@ impl Room {
             (FleetLink::Alone, _) => of(room > held, Reason::NoRoom),
             _ if self.sharing == Sharing::None => of(room > held, Reason::NoRoom),
             (FleetLink::Joining, _) => Err(Reason::Joining),
-            (FleetLink::Up, _) if self.is_lease_in_doubt => Err(Reason::NoSeatHere),
-            (FleetLink::Up, _) => of(self.share > held, if room > held { Reason::NoSeatHere } else { Reason::NoRoom }),
+            (FleetLink::Up, _) => {
+                let otherwise = if room > held { Reason::NoSeatHere } else { Reason::NoRoom };
+                of(self.share > held && !self.is_lease_in_doubt, otherwise)
+            }
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Open) => Ok(Reason::OutageOpen),
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Closed) => Err(Reason::OutageClosed),
             (FleetLink::ReadOnly | FleetLink::Away, OnOutage::Local) => {

@@ -510,6 +510,7 @@ impl Round {
         // server counts as wanting.
         self.demand.wanting = if lost.wanting { u64::MAX } else { looked.wanting.min(looked.nodes) };
         self.note_shares_beside(looked.without_beats);
+        self.note_gap(&looked, now);
         self.others.begin(&looked.other_generations, slots);
         self.record_figures(&looked, now);
         self.outgoing = Publish { override_: self.read_override(&looked), ..Publish::default() };
@@ -850,6 +851,7 @@ impl Round {
             loses_heartbeats: self.lost_heartbeat,
             leases: self.leases(now),
             lease_has_ended: self.lease_has_ended(now),
+            lease_is_in_doubt: self.lease_is_in_doubt(now),
             random,
         });
         if recovered {

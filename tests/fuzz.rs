@@ -674,7 +674,7 @@ impl FilterStore for Mad {
                     demand: script.u64(),
                     readers: script.u64(),
                     servers: script.u64(),
-                    has_ended: script.u8() < 60,
+                    lease_began: if script.u8() < 60 { u64::MAX } else { 0 },
                     is_behind: script.u8() < 60,
                 }),
                 logs: logs

@@ -141,14 +141,14 @@ fn asks_redis(
     }
     call.arg(now.as_millis());
     let answer: Vec<redis::Value> = call.invoke(connection).unwrap();
-    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64, bool, bool);
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64, u64, bool);
     let mut answer = answer.into_iter();
-    let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended, is_behind): Fields =
+    let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, lease_began, is_behind): Fields =
         redis::from_redis_value(answer.next().unwrap()).unwrap();
     let epoch = u64::from_str_radix(&epoch, 16).unwrap();
     let view = answer.nth(usize::from(log.is_some())).filter(|view| *view != redis::Value::Array(vec![]));
     let counts = SeatReply { logged, valued, granted, pool, demand, servers, readers, ..SeatReply::default() };
-    let reply = SeatReply { epoch, is_quiet, has_ended, is_behind, ..counts };
+    let reply = SeatReply { epoch, is_quiet, lease_began, is_behind, ..counts };
     (reply, view.map(view_of))
 }
 
@@ -735,77 +735,111 @@ async fn a_server_whose_beats_fail_uses_no_seats_that_others_may_get() {
     assert_full(admitted);
 }
 
-/// Cuts off the server that holds most of the seats for longer than a lease. The others lease these seats. `meanwhile`
-/// is called a second after the cut. Returns how many users are inside.
-async fn cut_off_the_holder(on_outage: OnOutage, meanwhile: impl Fn(&MemoryStore)) -> (Vec<Node<MemoryStore>>, usize) {
-    let [(_, beats), _] = LEASES;
-    let (mut nodes, mut admitted) = fleet_with_one_holder(|builder| builder.on_outage(on_outage)).await;
-    let now = nodes[0].clock.monotonic();
-    nodes[0].exchange.round.begin(now);
-    nodes[0].exchange.round.answer(Err(StoreError::timeout("no answer")), now);
-    for beat in 0..beats + 60 {
-        nodes[0].worker.tick();
-        admitted += play(&mut nodes[1..], 1, |_, _| usize::from(beat > beats)).await;
-        if beat == 10 {
-            meanwhile(&nodes[0].store);
-        }
-        if beat % 10 == 9 {
-            for node in &mut nodes[1..] {
-                node.round().await;
+/// A fleet whose first server held most of the seats and was cut off for longer than a lease. The others have leased
+/// these seats since.
+struct CutOff {
+    nodes: Vec<Node<MemoryStore>>,
+    /// How many users are inside.
+    admitted: usize,
+    /// The request that was under way when the first server was cut off.
+    lost: Request,
+}
+
+impl CutOff {
+    /// `meanwhile` is called a second after the cut.
+    async fn play(on_outage: OnOutage, beats: usize, meanwhile: impl Fn(&MemoryStore)) -> Self {
+        let [(_, lease), _] = LEASES;
+        let (mut nodes, mut admitted) = fleet_with_one_holder(|builder| builder.on_outage(on_outage)).await;
+        let now = nodes[0].clock.monotonic();
+        let lost = nodes[0].exchange.round.begin_beat(now);
+        nodes[0].exchange.round.end_beat(Err(StoreError::timeout("no answer")), now);
+        nodes[0].exchange.round.begin(now);
+        nodes[0].exchange.round.answer(Err(StoreError::timeout("no answer")), now);
+        for beat in 0..beats {
+            nodes[0].worker.tick();
+            admitted += play(&mut nodes[1..], 1, |_, _| usize::from(beat > lease)).await;
+            if beat == 10 {
+                meanwhile(&nodes[0].store);
+            }
+            if beat % 10 == 9 {
+                for node in &mut nodes[1..] {
+                    node.round().await;
+                }
             }
         }
+        assert!(share(&nodes[0]) > X as usize / 2, "without the store it may use them");
+        Self { nodes, admitted, lost }
     }
-    assert!(share(&nodes[0]) > X as usize / 2, "without the store it may use them");
-    (nodes, admitted)
+
+    /// The first server is back and has dropped its seats.
+    async fn its_seats_are_gone(self) {
+        let Self { mut nodes, admitted, .. } = self;
+        assert_eq!(share(&nodes[0]), 0);
+        let held: usize = nodes.iter().map(share).sum();
+        assert!(held > X as usize / 2 && admitted + held <= X as usize + ERROR, "{admitted} inside, {held} seats");
+        assert_full(admitted + play(&mut nodes, 100, |_, _| 20).await);
+    }
 }
 
 fn share(node: &Node<MemoryStore>) -> usize {
     node.headcount.status().share as usize
 }
 
-/// The first server is back and has dropped its seats.
-async fn the_seats_of_the_first_are_gone(mut nodes: Vec<Node<MemoryStore>>, admitted: usize) {
-    assert_eq!(share(&nodes[0]), 0);
-    let held: usize = nodes.iter().map(share).sum();
-    assert!(held > X as usize / 2 && admitted + held <= X as usize + ERROR, "{admitted} inside, {held} seats");
-    assert_full(admitted + play(&mut nodes, 60, |_, _| 20).await);
-}
+/// For so many beats, longer than a lease of 50, it is cut off. After 60, the ledger removes its line.
+const CUT_OFF: [usize; 2] = [55, 110];
 
 #[tokio::test]
 async fn a_server_that_was_cut_off_leaves_its_seats_to_those_who_have_leased_them_since() {
-    let (mut nodes, admitted) = cut_off_the_holder(OnOutage::Local, |_| ()).await;
-    nodes[0].round().await;
-    nodes[0].beat().await;
-    the_seats_of_the_first_are_gone(nodes, admitted).await;
+    for beats in CUT_OFF {
+        let mut cut = CutOff::play(OnOutage::Local, beats, |_| ()).await;
+        cut.nodes[0].round().await;
+        cut.nodes[0].beat().await;
+        cut.its_seats_are_gone().await;
+    }
 }
 
 #[tokio::test]
 async fn a_lost_answer_does_not_bring_back_the_seats_of_a_lease_that_has_ended() {
-    let (mut nodes, admitted) = cut_off_the_holder(OnOutage::Local, |_| ()).await;
-    nodes[0].round().await;
-    nodes[0].beat_without_an_answer().await;
-    nodes[0].beat().await;
-    the_seats_of_the_first_are_gone(nodes, admitted).await;
+    for beats in CUT_OFF {
+        let mut cut = CutOff::play(OnOutage::Local, beats, |_| ()).await;
+        cut.nodes[0].round().await;
+        cut.nodes[0].beat_without_an_answer().await;
+        cut.nodes[0].beat().await;
+        cut.its_seats_are_gone().await;
+    }
+}
+
+/// The network delivers it before the server is back.
+#[tokio::test]
+async fn a_request_that_comes_late_does_not_bring_back_the_seats_of_a_lease_that_has_ended() {
+    for beats in CUT_OFF {
+        let mut cut = CutOff::play(OnOutage::Local, beats, |_| ()).await;
+        let identity = cut.nodes[0].exchange.identity.clone();
+        cut.nodes[0].store.exchange(&identity, cut.lost.clone(), SECOND).await.unwrap();
+        cut.nodes[0].round().await;
+        cut.nodes[0].beat().await;
+        cut.its_seats_are_gone().await;
+    }
 }
 
 #[tokio::test]
 async fn a_new_ledger_does_not_bring_back_the_seats_of_a_lease_that_has_ended() {
-    let (mut nodes, admitted) = cut_off_the_holder(OnOutage::Local, MemoryStore::forget_seats).await;
-    nodes[0].round().await;
-    nodes[0].beat().await;
-    the_seats_of_the_first_are_gone(nodes, admitted).await;
+    let mut cut = CutOff::play(OnOutage::Local, CUT_OFF[1], MemoryStore::forget_seats).await;
+    cut.nodes[0].round().await;
+    cut.nodes[0].beat().await;
+    cut.its_seats_are_gone().await;
 }
 
 /// It has admitted nobody during the outage, and holds seats that others have leased since.
 #[tokio::test]
 async fn a_server_that_was_cut_off_uses_no_seats_before_the_ledger_has_answered() {
-    let (mut nodes, admitted) = cut_off_the_holder(OnOutage::Closed, |_| ()).await;
-    nodes[0].round().await;
-    assert_eq!(share(&nodes[0]), 0);
-    let newcomer = || nodes[0].headcount.admit(fastrand::u64(..).to_le_bytes()).is_admitted();
+    let mut cut = CutOff::play(OnOutage::Closed, CUT_OFF[1], |_| ()).await;
+    cut.nodes[0].round().await;
+    assert_eq!(share(&cut.nodes[0]), 0);
+    let newcomer = || cut.nodes[0].headcount.admit(fastrand::u64(..).to_le_bytes()).is_admitted();
     assert!((0..10).all(|_| !newcomer()), "others may have its seats");
-    nodes[0].beat().await;
-    the_seats_of_the_first_are_gone(nodes, admitted).await;
+    cut.nodes[0].beat().await;
+    cut.its_seats_are_gone().await;
 }
 
 /// Plays half seconds without newcomers, each with a round of every server.

@@ -19,7 +19,7 @@ use crate::token_source::{OnConflict, TokenSource};
 use std::time::Duration;
 
 /// The version of the format of stored values and of the protocol between servers. It is part of the generation.
-const FORMAT: u64 = 5;
+const FORMAT: u64 = 6;
 
 /// A checked configuration.
 #[derive(Debug, Clone)]

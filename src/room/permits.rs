@@ -62,6 +62,11 @@ impl Permits {
         self.count = 0;
     }
 
+    /// Begins with a part of a permit. It is random, so that the first permits of many servers do not come at once.
+    pub(crate) fn begin(&mut self, part: f64) {
+        self.count = (part * PERMIT as f64) as u64;
+    }
+
     pub(crate) fn give_back(&mut self, permits: u64) {
         self.count = self.count.saturating_add(permits.min(MOST_PER_MINUTE) * PERMIT);
     }

@@ -50,6 +50,7 @@ fn fleet_of(nodes: u64) -> FleetView {
         is_being_repaired: false,
         leases: false,
         lease_has_ended: false,
+        lease_is_in_doubt: false,
         loses_heartbeats: false,
         random: 0.0,
     }

@@ -302,6 +302,7 @@ mod tests {
                 is_being_repaired: false,
                 leases: false,
                 lease_has_ended: false,
+                lease_is_in_doubt: false,
                 loses_heartbeats: false,
                 random: 0.5,
             },

@@ -354,8 +354,9 @@ pub struct SeatReply {
     pub servers: u64,
     /// How many of them read the news logs.
     pub readers: u64,
-    /// Whether this server's lease had ended before the request, so that others may have its unused seats.
-    pub has_ended: bool,
+    /// The number of this server's request with which its lease began. Seats that it got before may be those of others
+    /// by now: its earlier lease has ended.
+    pub lease_began: u64,
     /// Whether newcomers of a later minute than that of the request are published. This server has not read them.
     pub is_behind: bool,
 }

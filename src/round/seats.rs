@@ -7,9 +7,13 @@
 //! A server without beats never has a line. Lines cannot be counted to find that out, because the line of a server that
 //! is gone stays for a while. So each look says whether such a server looked lately.
 
-use super::{Round, SeatReply, SeatRequest};
-use crate::time::Slot;
+use super::{Looked, Round, SeatReply, SeatRequest};
+use crate::time::{Slot, Timestamp};
+use std::collections::VecDeque;
 use std::time::Duration;
+
+/// How many names of ledgers are remembered. A server that does not reach its store sends no more requests than that.
+const MOST_OFFERED: usize = 64;
 
 /// Seats that an answer brings later than this are not used: others may have them by now.
 const GRANTED_FOR: Duration = Duration::from_secs(1);
@@ -52,9 +56,11 @@ pub(super) struct Seats {
     last: Option<(SeatReply, Duration)>,
     /// Whether that request asked for seats. Only then, the answer says how many there are.
     asked: bool,
-    /// How many requests were sent since the lease ended without an answer. The first that reached the ledger was told
-    /// so, and its answer may be lost.
-    asked_since_end: u32,
+    /// The names that new ledgers would have got from requests without an answer, the last ones.
+    offered: VecDeque<u64>,
+    /// Until when nobody can have got the seats of a lease that has ended: no server was alive when it ended, and a new
+    /// ledger is quiet at first.
+    safe_until: Duration,
     /// Whether the request under way asks for seats, and when it was sent.
     under_way: Option<(bool, Duration)>,
     /// Whether this server gets its seats from the ledger, or did so until the ledger was lost a moment ago.
@@ -117,7 +123,6 @@ impl Round {
         let may_ask = self.may_lease() && now >= self.seats.waits_until && may_grant;
         let shares = !self.leases(now) || !self.may_lease();
         let lasts_for = self.core.settings.lease_lasts_for();
-        self.seats.asked_since_end += u32::from(self.lease_has_ended(now));
         let held = self.core.report_seats(self.part(demand, now).map(|part| part + rounding));
         let seats = &mut self.seats;
         seats.number += 1;
@@ -125,9 +130,14 @@ impl Round {
         let room = held.room.round() as i64 + (sent + held.unlogged).min(MOST) as i64;
         let asks = may_ask && read.is_some();
         seats.under_way = Some((asks, now));
+        let new_epoch = self.rng.u64(1..);
+        seats.offered.push_back(new_epoch);
+        if seats.offered.len() > MOST_OFFERED {
+            seats.offered.pop_front();
+        }
         SeatRequest {
             epoch: seats.epoch,
-            new_epoch: self.rng.u64(1..),
+            new_epoch,
             number: seats.number,
             answered: if seats.last.is_some_and(|(_, at)| is_recent(at)) { seats.answered } else { 0 },
             read: read.unwrap_or_default().min(MOST),
@@ -222,6 +232,22 @@ impl Round {
         self.seats.last.is_some_and(|(_, at)| now.saturating_sub(at) >= lasts_for)
     }
 
+    /// Notes when no server was alive, as a look at monotonic time `now` shows it. Beats can be up to two periods later
+    /// than the last look.
+    pub(super) fn note_gap(&mut self, looked: &Looked, now: Duration) {
+        let Some((gap, (_, answered))) = looked.gap.as_ref().zip(self.seats.last) else { return };
+        let since = |time: Timestamp| now.saturating_sub(looked.time.since(time));
+        let (sync_every, lasts_for) = (self.core.settings.sync_every, self.core.settings.lease_lasts_for());
+        if since(gap.from) + 2 * sync_every <= answered + lasts_for {
+            self.seats.safe_until = since(gap.to) + lasts_for;
+        }
+    }
+
+    /// Returns whether others may have got this server's seats since the ledger's last answer.
+    pub(super) fn lease_is_in_doubt(&self, now: Duration) -> bool {
+        self.lease_has_ended(now) && now >= self.seats.safe_until
+    }
+
     /// Reads the ledger's answer, which came at monotonic time `now`. `has_read_all` says whether this beat has read
     /// all logs up to their ends.
     pub(super) fn read_seats(&mut self, reply: Option<SeatReply>, has_read_all: bool, now: Duration) {
@@ -230,14 +256,16 @@ impl Round {
             self.seats.leases = false;
             return;
         };
-        let asked_since_end = std::mem::take(&mut self.seats.asked_since_end);
-        let may_have_given_seats_away = if reply.epoch == self.seats.epoch {
-            reply.has_ended || asked_since_end > 1
+        let offered = std::mem::take(&mut self.seats.offered);
+        let others_may_have_seats = if reply.epoch == self.seats.epoch {
+            reply.lease_began > self.seats.answered
         } else {
-            // A new ledger has given nobody the seats of this server while it is quiet.
-            !reply.is_quiet && asked_since_end > 0
+            // While a new ledger is quiet, it has given nobody the seats of this server. The ledger before it has, if the
+            // new one began because an earlier request of this server came very late.
+            let began_late = offered.iter().rev().skip(1).any(|&epoch| epoch == reply.epoch);
+            self.lease_has_ended(sent_at) && (began_late || !reply.is_quiet)
         };
-        if may_have_given_seats_away {
+        if others_may_have_seats {
             self.core.end_lease();
         }
         let alive_for = self.core.settings.alive_for();

@@ -620,12 +620,12 @@ fn read_seats(seats: Value) -> Result<Option<SeatReply>, StoreError> {
     if matches!(&seats, Value::Array(fields) if fields.is_empty()) {
         return Ok(None);
     }
-    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64, bool, bool);
+    type Fields = (String, bool, u64, u64, u64, u64, u64, u64, u64, u64, bool);
     let read = redis::from_redis_value::<Fields>(seats).ok().and_then(|fields| {
-        let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, has_ended, is_behind) = fields;
+        let (epoch, is_quiet, logged, valued, granted, pool, demand, servers, readers, lease_began, is_behind) = fields;
         let epoch = u64::from_str_radix(&epoch, 16).ok()?;
         let counts = SeatReply { logged, valued, granted, pool, demand, servers, readers, ..SeatReply::default() };
-        Some(SeatReply { epoch, is_quiet, has_ended, is_behind, ..counts })
+        Some(SeatReply { epoch, is_quiet, lease_began, is_behind, ..counts })
     });
     read.map(Some).ok_or_else(|| StoreError::corrupt("the ledger of seats cannot be read"))
 }

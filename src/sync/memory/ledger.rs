@@ -49,6 +49,8 @@ struct Line {
     shares: bool,
     reads_logs: bool,
     taken: u64,
+    /// The number of the request with which the lease began; 0 if the lease has ended.
+    began: u64,
 }
 
 impl Ledger {
@@ -77,12 +79,12 @@ impl Ledger {
         }
         self.quiet_until = self.quiet_until.min(now.plus(lasts_for));
         let ask = &within_bounds(ask);
-        let has_ended = self.lines.get(server).is_none_or(|line| distance(now, line.at) >= lasts_for);
         let before = self.lines.get(server).copied().unwrap_or_default();
         let is_new = ask.number > before.number;
+        let began = if before.began > 0 { before.began } else { ask.number };
         if is_new {
             let SeatRequest { number, unused, unpublished, demand, shares, reads_logs, taken, .. } = *ask;
-            let line = Line { at: now, number, unused, unpublished, demand, shares, reads_logs, taken };
+            let line = Line { at: now, number, unused, unpublished, demand, shares, reads_logs, taken, began };
             self.lines.insert(server.to_owned(), line);
             if ask.newcomers_per_minute.is_some() {
                 let left = (before.unused + before.taken).saturating_sub(taken);
@@ -115,7 +117,7 @@ impl Ledger {
             demand,
             servers,
             readers: self.lines.values().filter(|line| line.reads_logs).count() as u64,
-            has_ended,
+            lease_began: began,
             is_behind: ask.minute < self.minute,
             ..<_>::default()
         };
@@ -157,8 +159,9 @@ impl Ledger {
         }
         let gone_after = alive_for + lasts_for / 5;
         self.lines.retain(|_, line| distance(now, line.at) < gone_after);
-        for line in self.lines.values_mut().filter(|line| distance(now, line.at) >= lasts_for) {
-            (line.unused, line.demand) = (0, 0);
+        let has_ended = |line: &&mut Line| distance(now, line.at) >= lasts_for && line.unused + line.demand > 0;
+        for line in self.lines.values_mut().filter(has_ended) {
+            (line.unused, line.demand, line.began) = (0, 0, 0);
         }
         self.audited = now;
     }
@@ -247,7 +250,7 @@ mod tests {
         let mut asks = |number: u64| {
             let ask = SeatRequest { demand: 1, lasts_for, ..ask(5 + number) };
             let reply = ledger.lease("b", &ask, 0, now.plus(number as u32 * SECOND / 4), ALIVE_FOR).0;
-            assert!(!reply.has_ended, "this one is not silent");
+            assert_eq!(reply.lease_began, 1, "this one is not silent");
             (reply.granted, reply.servers)
         };
         (1..=16).map(&mut asks).skip(3).step_by(4).collect()
@@ -261,15 +264,17 @@ mod tests {
 
     #[test]
     fn a_server_learns_that_its_lease_has_ended() {
-        for (silent_for, has_ended) in [(1900, false), (2100, true), (3900, true)] {
+        for (silent_for, has_ended) in [(1900, false), (2200, true), (3900, true)] {
             let (mut ledger, now) = ledger();
             let mut asks = |server, millis: u64| {
                 let ask = SeatRequest { lasts_for: 2 * SECOND, ..ask(6 + millis) };
                 ledger.lease(server, &ask, 0, now.plus(Duration::from_millis(millis)), ALIVE_FOR).0
             };
-            (0..silent_for).step_by(100).for_each(|millis| assert!(!asks("b", millis).has_ended));
-            assert_eq!(asks("a", silent_for).has_ended, has_ended, "{silent_for}");
-            assert!(!asks("a", silent_for + 100).has_ended);
+            (0..silent_for).step_by(100).for_each(|millis| assert_eq!(asks("b", millis).lease_began, 1));
+            let began = asks("a", silent_for).lease_began;
+            assert_eq!(began, if has_ended { 6 + silent_for } else { 1 }, "{silent_for}");
+            // So a server that gets no answer to the first request learns it with the next one.
+            assert_eq!(asks("a", silent_for + 100).lease_began, began);
         }
     }
 
@@ -282,8 +287,8 @@ mod tests {
         };
         let granted: u64 = (0..=2100).step_by(100).map(|millis| asks("b", millis).granted).sum();
         assert!(granted > 13, "also the seats of the server that is silent");
-        assert!(!asks("b", 3200).has_ended, "the store was away for more than half of a lease");
-        assert!(asks("a", 3300).has_ended);
+        assert_eq!(asks("b", 3200).lease_began, 1, "the store was away for more than half of a lease");
+        assert_eq!(asks("a", 3300).lease_began, 6 + 3300);
     }
 
     #[test]
