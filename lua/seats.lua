@@ -7,8 +7,8 @@
 -- unpublished newcomers, demand, servers that share, servers that read the logs, and their number; then the permits
 -- (src/room/permits.rs) in millionths, and the time up to which they are filled. The epoch (a name) is behind them. The
 -- field "w:" .. server is that server's line: the time, the number of the request, unused seats, unpublished newcomers,
--- demand, 1 if it shares, 1 if it reads the logs, taken seats, and the number of the request with which its lease began,
--- or 0 if the lease has ended.
+-- demand, 1 if it shares, 1 if it reads the logs, taken seats, and the number of the request with which its lease
+-- began, or 0 if the lease has ended.
 --
 -- Nothing in Redis says that a ledger is right: somebody may delete it, change it, or put an older copy back. Then a
 -- new one begins, and is quiet until all servers have written their lines.
@@ -170,8 +170,8 @@ end
 -- Replaces a server's line by what `ask` says, books `logged` newcomers whom logs have published, and grants seats.
 -- Returns { epoch, 1 if it is quiet, logged, valued, granted, pool, demand, lines, readers, the number of the request
 -- with which the server's lease began, 1 if newcomers of a later minute than that of `ask` are published }, or nil if
--- Redis takes no writes or refuses commands. Returns the seats of the whole fleet, too: those that are free, nil if they are unknown, and those
--- that will be free in a moment.
+-- Redis takes no writes or refuses commands. Returns the seats of the whole fleet, too: those that are free, nil if
+-- they are unknown, and those that will be free in a moment.
 --
 -- `ask` has the fields of `SeatRequest`; `ask.room` is nil for a server that takes no seats.
 local function lease(ledger, server, ask, logged, now, alive_for)

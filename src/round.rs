@@ -808,7 +808,12 @@ impl Round {
             .filter(|(slot, known)| self.is_covered_by(**slot, known.covers))
             .map(|(&slot, _)| slot)
             .collect();
-        self.coverage.settle(&self.core, |slot| covered_there.contains(&slot));
+        // A server without beats reads no logs.
+        let minutes: Vec<_> = self.core.slots();
+        let news_is_read: BTreeSet<_> =
+            minutes.into_iter().filter(|&slot| !self.has_beats() || self.has_read_log(slot)).collect();
+        let covered_there = |slot| covered_there.contains(&slot);
+        self.coverage.settle(&self.core, covered_there, |slot| news_is_read.contains(&slot));
         {
             let mut figures = self.figures.lock();
             let since_last = figures.last_success.map(|last| self.looked.saturating_sub(last));
@@ -924,7 +929,9 @@ impl Round {
 
     fn read_result(&mut self, in_flight: Vec<InFlight>, published: &Published, now: Duration) -> Next {
         self.last_write_error = None;
-        if let Some(since) = published.since.filter(|_| !self.clock_doubted) {
+        // A `since` after the next minute is wrong.
+        let latest = self.core.current().plus(1);
+        if let Some(since) = published.since.filter(|&since| since <= latest && !self.clock_doubted) {
             self.coverage.learn_since(&self.core, since);
         }
         let written = published.written.iter().copied().chain(std::iter::repeat(false));

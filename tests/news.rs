@@ -241,6 +241,52 @@ async fn a_server_that_starts_after_all_were_killed_reads_their_logs() {
     }
 }
 
+/// A minute begins, and all servers are killed before any looks in it. Their news of it is in no value.
+#[tokio::test]
+async fn a_server_that_starts_after_all_were_killed_right_after_a_turn_reads_their_logs() {
+    let clock = clock();
+    let store = MemoryStore::with_clock(Arc::clone(&clock));
+    let start = || Node::start(store.clone(), &clock, |builder| builder.sync_every(SECOND));
+    let mut nodes = [start(), start()];
+    goes_on(&mut nodes, 130).await;
+    let turn = nodes[0].slot().plus(1).start(MINUTE);
+    clock.advance(turn.since(clock.wall()) - SECOND / 5);
+    for node in &mut nodes {
+        node.round().await;
+    }
+    clock.advance(SECOND / 2);
+    nodes[0].worker.tick();
+    nodes[0].admits("alice");
+    nodes[0].beat().await;
+    assert_eq!(nodes[0].slot().start(MINUTE), turn);
+    drop(nodes);
+    let left_behind = store.backup();
+    for minutes in [1, 3, 20] {
+        store.restore(&left_behind);
+        clock.advance(minutes * MINUTE);
+        let mut next = start();
+        goes_on(std::slice::from_mut(&mut next), 6).await;
+        assert!(next.knows("alice"), "after {minutes} more minutes");
+        assert_eq!(next.headcount.status().ring.coverage, 31, "after {minutes} more minutes");
+    }
+}
+
+/// The others must write their values again, so that it learns of their users with its rounds.
+#[tokio::test]
+async fn a_server_that_gets_no_answers_does_not_say_that_it_reads_the_logs() {
+    let ([mut one, _], _, clock) = two_in_memory().await;
+    one.beat().await;
+    one.beat().await;
+    for beat in 1..50 {
+        clock.advance(Duration::from_millis(100));
+        let request = one.exchange.round.begin_beat(clock.monotonic());
+        let Request::ExchangeNews { seats, .. } = &request else { panic!("{request:?}") };
+        assert_eq!(seats.reads_logs, beat <= 30, "beat {beat}");
+        one.asks(request).await.unwrap();
+        one.ends(Err(StoreError::timeout("the answer was lost")));
+    }
+}
+
 /// Both stores answer the same histories alike.
 #[tokio::test]
 async fn redis_and_memory_have_the_same_logs() {

@@ -17,7 +17,7 @@
 
 use super::{EpochStart, Gap, Looked};
 use crate::headcount::Core;
-use crate::time::Slot;
+use crate::time::{Slot, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -43,6 +43,9 @@ pub(super) struct Coverage {
     absent: Option<Absent>,
     /// The latest minutes in which no server was alive.
     deserted: Option<RangeInclusive<Slot>>,
+    /// The minutes in which servers that are gone may have sent news after their last look. The logs of these minutes
+    /// may have users whom no value has.
+    news_after_looks: BTreeSet<Slot>,
     /// Minutes covered only because they lie before `since`. They are reconsidered if a lower `since` appears.
     by_since: BTreeSet<Slot>,
     /// Minutes that were covered until the store had a value that could not be read.
@@ -76,6 +79,7 @@ impl Coverage {
     pub(super) fn read_first_look(&mut self, core: &Core, looked: &Looked) {
         let length = core.settings.slot_length;
         let (Some(last), Some(_)) = (looked.last_heartbeat, looked.since) else { return };
+        self.news_after_looks.extend(news_after_look(core, last));
         let (last, now) = (Slot::at(last, length), Slot::at(looked.time, length));
         self.untouched = (last < now).then(|| last.plus(1)..=now);
     }
@@ -85,6 +89,9 @@ impl Coverage {
     pub(super) fn read_look(&mut self, core: &Core, looked: &Looked) {
         let current = core.current();
         self.deserted = looked.gap.as_ref().and_then(|gap| deserted(core, gap));
+        self.news_after_looks.extend(looked.gap.as_ref().and_then(|gap| news_after_look(core, gap.from)));
+        let window = core.settings.slots as u64;
+        self.news_after_looks.retain(|&slot| slot <= current && current.since(slot) <= window);
         self.doubt_what_passed_without_the_store(core, current);
     }
 
@@ -150,8 +157,14 @@ impl Coverage {
     }
 
     /// Covers the minutes that can be covered. Call it after everything that the look showed has been read.
-    /// `covered_there` returns whether the writer of a minute's stored value covered the minute.
-    pub(super) fn settle(&mut self, core: &Core, covered_there: impl Fn(Slot) -> bool) {
+    /// `covered_there` returns whether the writer of a minute's stored value covered the minute, and `news_is_read`
+    /// whether this server has read the minute's news log.
+    pub(super) fn settle(
+        &mut self,
+        core: &Core,
+        covered_there: impl Fn(Slot) -> bool,
+        news_is_read: impl Fn(Slot) -> bool,
+    ) {
         let minutes = core.minutes();
         let Some(current) = minutes.first().map(|minute| minute.slot) else { return };
         let uncovered = minutes.iter().filter(|minute| !minute.is_covered).map(|minute| minute.slot);
@@ -169,7 +182,8 @@ impl Coverage {
             let waits = self.settling.contains_key(&slot);
             let lies_in =
                 |minutes: &Option<RangeInclusive<Slot>>| minutes.as_ref().is_some_and(|them| them.contains(&slot));
-            let deserted = !waits && (lies_in(&self.deserted) || lies_in(&self.untouched));
+            let has_news = self.may_have_news(slot) && !news_is_read(slot);
+            let deserted = !waits && !has_news && (lies_in(&self.deserted) || lies_in(&self.untouched));
             if covered_there(slot) || settled || deserted || self.unread.remove(&slot) {
                 self.cover(core, slot);
             } else if self.is_empty_by_since(slot) {
@@ -194,10 +208,16 @@ impl Coverage {
         }
         self.by_since = self.by_since.iter().map(|slot| slot.minus(back)).collect();
         (self.untouched, self.deserted) = (None, None);
+        self.news_after_looks.clear();
         self.unread.clear();
         self.by_since.iter().for_each(|&slot| core.cover(slot));
         let doubtful = were_covered.into_iter().filter(|slot| !self.by_since.contains(slot));
         self.settling = doubtful.map(|slot| (slot, 0)).collect();
+    }
+
+    /// Returns whether servers that are gone may have sent news of this minute after their last look.
+    pub(super) fn may_have_news(&self, slot: Slot) -> bool {
+        self.news_after_looks.contains(&slot)
     }
 
     /// Returns whether the minute lies before `since`. Every server covers such a minute, even if the store has no
@@ -250,6 +270,14 @@ impl Coverage {
     }
 }
 
+/// Returns the minute after that of a server's last look, if the server may have lived to see it: it would have looked
+/// again within two periods, and has beats meanwhile.
+fn news_after_look(core: &Core, last: Timestamp) -> Option<Slot> {
+    let length = core.settings.slot_length;
+    let until = Slot::at(last.plus(2 * core.settings.sync_every), length);
+    (until > Slot::at(last, length)).then_some(until)
+}
+
 /// Returns the whole minutes in which no server was alive. For the server that ended the gap, the range also includes
 /// the minute of its first look.
 fn deserted(core: &Core, gap: &Gap) -> Option<RangeInclusive<Slot>> {
@@ -280,7 +308,7 @@ mod tests {
         });
         let mut coverage = Coverage::default();
         coverage.learn_since(headcount.core(), current);
-        coverage.settle(headcount.core(), |_| false);
+        coverage.settle(headcount.core(), |_| false, |_| true);
         (headcount, worker, coverage, current)
     }
 
@@ -339,7 +367,7 @@ mod tests {
         assert!(covers(&headcount, current.minus(3)) && covers(&headcount, current.minus(20)));
         assert!(!covers(&headcount, current), "another server was active in that minute");
         for _ in 2..10 {
-            coverage.settle(headcount.core(), |_| false);
+            coverage.settle(headcount.core(), |_| false, |_| true);
         }
         coverage.learn_since(headcount.core(), current.minus(10));
         assert!(!covers(&headcount, current.minus(3)));
@@ -350,10 +378,10 @@ mod tests {
     fn news_that_are_gone_before_they_could_be_read_uncover_their_minute_no_more() {
         let (headcount, _worker, mut coverage, current) = server();
         coverage.learn_since(headcount.core(), current.minus(10));
-        coverage.settle(headcount.core(), |slot| slot >= current.minus(10));
+        coverage.settle(headcount.core(), |slot| slot >= current.minus(10), |_| true);
         coverage.leave_unread(headcount.core(), std::iter::once(current.minus(3)));
         assert!(!covers(&headcount, current.minus(3)));
-        coverage.settle(headcount.core(), |_| false);
+        coverage.settle(headcount.core(), |_| false, |_| true);
         assert!(covers(&headcount, current.minus(3)));
     }
 
@@ -387,10 +415,10 @@ mod tests {
         coverage.learn_since(headcount.core(), current.minus(10));
         headcount.core().uncover((2..6).map(|age| current.minus(age)));
         for round in 1..=2 {
-            coverage.settle(headcount.core(), |_| false);
+            coverage.settle(headcount.core(), |_| false, |_| true);
             assert!((2..6).all(|age| !covers(&headcount, current.minus(age))), "after round {round}");
         }
-        coverage.settle(headcount.core(), |_| false);
+        coverage.settle(headcount.core(), |_| false, |_| true);
         let covered: Vec<_> = (2..6).map(|age| covers(&headcount, current.minus(age))).collect();
         assert_eq!(covered, [true, false, false, false]);
     }
@@ -502,7 +530,7 @@ mod tests {
             coverage.doubt_what_passed_without_the_store(headcount.core(), current);
             assert!(!covers(&headcount, doubtful), "before round {round} has succeeded");
             coverage.read(headcount.core(), doubtful, false);
-            coverage.settle(headcount.core(), |_| false);
+            coverage.settle(headcount.core(), |_| false, |_| true);
         }
         assert!(covers(&headcount, doubtful));
     }
@@ -523,7 +551,7 @@ mod tests {
         assert!(headcount.core().is_dirty(), "the store lacks every minute under its new number");
         assert_eq!(coverage.since, Some(since.minus(back)));
         assert!(covers(&headcount, to.minus(3)), "nobody was in before the namespace began");
-        (0..3).for_each(|_| coverage.settle(headcount.core(), |_| false));
+        (0..3).for_each(|_| coverage.settle(headcount.core(), |_| false, |_| true));
         coverage.learn_since(headcount.core(), to.minus(10));
         assert!(!covers(&headcount, to.minus(3)));
     }

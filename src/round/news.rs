@@ -217,7 +217,7 @@ impl Round {
         self.core.keep_unsent();
         self.figures.lock().beats += 1;
         self.figures.set_beat_every(self.beat_every().unwrap_or_default());
-        let reads_logs = self.reads_logs();
+        let reads_logs = self.reads_logs(now);
         let newest: Vec<_> = self.core.slots().into_iter().take(MINUTES).collect();
         let older = self.logs_of_older_minutes();
         self.news.logs.retain(|slot, _| newest.contains(slot) || older.contains(slot));
@@ -315,12 +315,14 @@ impl Round {
         is_read
     }
 
-    /// Returns the minutes whose values cover them only together with their logs, because all servers were killed
-    /// before they wrote the last value. A server that starts later reads these logs.
+    /// Returns the minutes whose values cover them only together with their logs, or that have news and no value at all,
+    /// because all servers were killed before they wrote the last value. A server that starts later reads these logs.
     fn logs_of_older_minutes(&self) -> Vec<Slot> {
         let needs_log = |minute: &Minute| {
             let covers = self.known.get(&minute.slot).map(|known| known.covers);
-            !minute.is_covered && matches!(covers, Some(Covers::MinuteWithLog(_)))
+            let is_needed =
+                matches!(covers, Some(Covers::MinuteWithLog(_))) || self.coverage.may_have_news(minute.slot);
+            !minute.is_covered && is_needed
         };
         let older = self.core.minutes().into_iter().skip(MINUTES).filter(needs_log);
         older.map(|minute| minute.slot).take(MINUTES).collect()
@@ -333,15 +335,23 @@ impl Round {
         covers && slot < self.core.current() && self.core.lack(slot) == Lack::Nothing
     }
 
-    /// Returns whether the last beat has read all logs up to their ends.
-    fn reads_logs(&self) -> bool {
-        !self.news.logs.is_empty() && self.news.logs.values().all(|log| log.read_at.is_some())
+    /// Returns whether the last beats have read all logs up to their ends. If answers are lost for some periods, this
+    /// server reads the logs no more.
+    fn reads_logs(&self, now: Duration) -> bool {
+        let is_read = |log: &Log| {
+            log.is_complete || log.read_at.is_some_and(|at| now.saturating_sub(at) <= 3 * self.period_of_beats())
+        };
+        !self.news.logs.is_empty() && self.news.logs.values().all(is_read)
+    }
+
+    /// Returns the period of the rounds, or the time of two beats if that is longer.
+    fn period_of_beats(&self) -> Duration {
+        self.core.settings.sync_every.max(2 * self.beat_every().unwrap_or_default())
     }
 
     /// Returns whether a beat that began at this time was one of the last before the round under way.
     pub(super) fn was_just_before_round(&self, at: Duration) -> bool {
-        let lately = self.core.settings.sync_every.max(2 * self.beat_every().unwrap_or_default());
-        self.started.saturating_sub(at) <= lately
+        self.started.saturating_sub(at) <= self.period_of_beats()
     }
 
     /// Returns whether the log of this minute was read up to its end just before the round under way, or at all if the

@@ -260,8 +260,8 @@ impl Round {
         let others_may_have_seats = if reply.epoch == self.seats.epoch {
             reply.lease_began > self.seats.answered
         } else {
-            // While a new ledger is quiet, it has given nobody the seats of this server. The ledger before it has, if the
-            // new one began because an earlier request of this server came very late.
+            // While a new ledger is quiet, it has given nobody the seats of this server. The ledger before it has, if
+            // the new one began because an earlier request of this server came very late.
             let began_late = offered.iter().rev().skip(1).any(|&epoch| epoch == reply.epoch);
             self.lease_has_ended(sent_at) && (began_late || !reply.is_quiet)
         };
