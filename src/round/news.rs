@@ -315,7 +315,7 @@ impl Round {
         is_read
     }
 
-    /// Returns the minutes whose values cover them only together with their logs, or that have news and no value at all,
+    /// Returns the minutes whose values cover them only together with their logs, or that may have news and no value,
     /// because all servers were killed before they wrote the last value. A server that starts later reads these logs.
     fn logs_of_older_minutes(&self) -> Vec<Slot> {
         let needs_log = |minute: &Minute| {
