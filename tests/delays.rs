@@ -5,13 +5,14 @@ mod support;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, Response};
 use axum::routing::get;
 use headcount::config::{Carrier, LimitKey};
 use headcount::layer::Limit;
 use headcount::limit::{Limiter, Memory, Rate, token_bucket};
 use headcount::time::{ManualClock, Timestamp};
 use headcount::{Builder, Decision, Headcount, MemoryStore, OverrideMode, OverrideOrder, Rounds, Worker};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -19,7 +20,8 @@ use std::time::Duration;
 use support::{Redis, Server, wait_for};
 use tempfile::tempdir;
 use tokio::time::{Instant, sleep, timeout};
-use tower::ServiceExt;
+use tower::limit::ConcurrencyLimit;
+use tower::{Layer as _, ServiceExt, service_fn};
 
 const SECRET: &str = "the key of the whole fleet";
 const DELAY: Duration = Duration::from_millis(250);
@@ -258,6 +260,25 @@ async fn a_guess_is_charged_before_its_refusal_waits() {
     assert_eq!((asks(&app, "alice").await, asks(&app, "carol").await), (200, 429));
     assert_eq!(one.headcount.status().decisions.limited, 1, "a token is charged once");
     assert_eq!(delayed(&one), [0, 3, 0, 0]);
+}
+
+/// An inner service that is ready for one request at a time.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_waits_keeps_nobody_from_the_inner_service() {
+    let [one, _] = full(|builder| builder).await;
+    let inside = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+    let service = one.headcount.layer().layer(ConcurrencyLimit::new(inside, 1));
+    let ask = |token: &str| {
+        let request = Request::get("/").header("authorization", format!("Bearer {token}"));
+        let answer = service.clone().oneshot(request.body(Body::empty()).unwrap());
+        async { answer.await.unwrap().status().as_u16() }
+    };
+    let (refused, begun) = (tokio::spawn(ask("carol")), Instant::now());
+    until_it_waits(&one).await;
+    assert_eq!(ask("alice").await, 200);
+    assert!(begun.elapsed() < DELAY, "{:?}", begun.elapsed());
+    assert_eq!(refused.await.unwrap(), 429);
+    assert_eq!(ask("bob").await, 200);
 }
 
 #[tokio::test(start_paused = true)]

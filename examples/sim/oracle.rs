@@ -348,8 +348,8 @@ impl Oracle {
     }
 
     /// Checks an admission by a server that knows no users yet: it stays within its budget.
-    pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet, now: Duration) {
-        let most = server.strangers_budget(fleet, now);
+    pub fn budget_is_kept(&mut self, place: usize, server: &Server, fleet: &Fleet) {
+        let most = server.strangers_budget(fleet);
         // A server that runs beside another generation, whose users it does not know yet, may fill the remaining room
         // from its third round on.
         let is_beside = server.rounds_in_a_row >= 3;

@@ -119,13 +119,10 @@ pub struct Server {
     last_known: Duration,
     /// Its X.
     pub max_active_users: u64,
-    /// The true time at which the process started.
-    pub started: Duration,
 }
 
 impl Server {
     pub fn start(fleet: &Fleet, crowd: &Crowd, weather: &Weather, clock: ServerClock, life: u64, seed: u64) -> Self {
-        let clock_started = clock.true_time_of(Duration::ZERO);
         let builder = Headcount::builder()
             .max_active_users(fleet.max_active_users)
             .capacity(fleet.capacity)
@@ -204,16 +201,16 @@ impl Server {
             lately: VecDeque::new(),
             last_known: Duration::ZERO,
             max_active_users: fleet.max_active_users,
-            started: clock_started,
         }
     }
 
     /// The number of newcomers that it may admit while it knows no users.
-    pub fn strangers_budget(&self, fleet: &Fleet, now: Duration) -> u64 {
+    pub fn strangers_budget(&self, fleet: &Fleet) -> u64 {
         let x = self.max_active_users;
         let least = (x / 100).max(10);
-        // A server that gets no answer waits for the store for 3 s. Its worker may notice the end of this time later.
-        let without_store = self.first_success.is_none() && now >= self.started + Duration::from_secs(3);
+        // A server that gets no answer waits for the store for 3 s by its own clock. Its worker may notice the end of
+        // this time later.
+        let without_store = self.first_success.is_none() && self.clock.monotonic() >= Duration::from_secs(3);
         if without_store { least.max(x / fleet.servers as u64) } else { least }
     }
 

@@ -961,14 +961,14 @@ impl<'a> World<'a> {
         }
         let Some(server) = &self.servers[place] else { return };
         if !by_share {
-            self.oracle.budget_is_kept(place, server, &self.fleet, self.now);
+            self.oracle.budget_is_kept(place, server, &self.fleet);
         }
         // After twenty rounds, all servers know these users. From then on no server gets a share until their seats are
         // free again.
         while self.strangers.front().is_some_and(|&at| self.now - at > 20 * self.fleet.sync_every) {
             self.strangers.pop_front();
         }
-        if !by_share && !server.has_known && server.let_in_blindly <= server.strangers_budget(&self.fleet, self.now) {
+        if !by_share && !server.has_known && server.let_in_blindly <= server.strangers_budget(&self.fleet) {
             // A budget may be used however full the fleet is.
             return self.strangers.push_back(self.now);
         }

@@ -34,7 +34,7 @@ pin_project! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use = "futures do nothing unless polled"]
-    pub struct AdmissionFuture<F> {
+    pub struct AdmissionFuture<F: Future> {
         #[pin]
         state: State<F>,
     }
@@ -42,10 +42,11 @@ pin_project! {
 
 pin_project! {
     #[project = StateProjection]
-    enum State<F> {
+    enum State<F: Future> {
         Pending { decided: Pending<F> },
         Admitted { #[pin] inner: F, guest: AfterAdmission },
         Refused { response: Option<Response<Bytes>> },
+        Failed { answer: Option<F::Output> },
     }
 }
 
@@ -61,7 +62,7 @@ struct AfterAdmission {
     fingerprint: Option<Fingerprint>,
 }
 
-impl<F> AdmissionFuture<F> {
+impl<F: Future> AdmissionFuture<F> {
     pub(super) fn verifying(decided: Pending<F>) -> Self {
         Self { state: State::Pending { decided } }
     }
@@ -78,6 +79,16 @@ impl<F> AdmissionFuture<F> {
 
     pub(super) fn refused(response: Response<Bytes>) -> Self {
         Self { state: State::Refused { response: Some(response) } }
+    }
+}
+
+impl<F, B, E> AdmissionFuture<F>
+where
+    F: Future<Output = Result<B, E>>,
+{
+    /// The inner service has failed before it was called.
+    pub(super) fn failed(error: E) -> Self {
+        Self { state: State::Failed { answer: Some(Err(error)) } }
     }
 }
 
@@ -102,6 +113,10 @@ where
             }
             StateProjection::Refused { response } => {
                 Ok(response.take().expect("a future is not polled after its end").map(AdmissionBody::refusal))
+            }
+            StateProjection::Failed { answer } => {
+                let answer = answer.take().expect("a future is not polled after its end");
+                answer.map(|response| response.map(|body| AdmissionBody::inner(body, || None)))
             }
         })
     }

@@ -14,6 +14,7 @@ use http::header::UPGRADE;
 use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body::Body;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -86,13 +87,17 @@ where
             Ok(judgement) => return self.rules.act(judgement, &mut self.inner, parts, body),
             Err(pending) => pending,
         };
-        // Only this instance is known to be ready, so this request uses it and leaves a clone, which the caller polls
-        // before the next request.
-        let clone = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, clone);
+        // The instance that is ready stays for the next request. If this one kept it, a refusal that waits would keep
+        // what readiness reserves, such as a permit of a concurrency limit.
+        let mut inner = self.inner.clone();
         let rules = Arc::clone(&self.rules);
         AdmissionFuture::verifying(Box::pin(async move {
             let judgement = rules.judge_later(pending, &parts).await;
+            if matches!(judgement, Judgement::Admitted(_))
+                && let Err(error) = poll_fn(|context| inner.poll_ready(context)).await
+            {
+                return AdmissionFuture::failed(error);
+            }
             rules.act(judgement, &mut inner, parts, body)
         }))
     }

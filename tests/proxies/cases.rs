@@ -32,7 +32,7 @@ impl Case {
     }
 }
 
-pub const CASES: [Case; 45] = [
+pub const CASES: [Case; 46] = [
     Case { name: "admitted", play: admitted },
     Case { name: "rejected", play: rejected },
     Case { name: "bodies_arrive_whole", play: bodies_arrive_whole },
@@ -75,6 +75,7 @@ pub const CASES: [Case; 45] = [
     Case { name: "gone_and_open", play: gone_and_open },
     Case { name: "hanging_and_open", play: hanging_and_open },
     Case { name: "hanging_at_first", play: hanging_at_first },
+    Case { name: "hanging_for_long", play: hanging_for_long },
     Case { name: "a_pause_shorter_than_its_time", play: a_pause_shorter_than_its_time },
     Case { name: "gone_and_closed", play: gone_and_closed },
     Case { name: "hanging_and_closed", play: hanging_and_closed },
@@ -903,6 +904,23 @@ fn hanging_at_first(runtime: &Handle, kind: Kind) {
     let [median, longest] = [waits[waits.len() / 2], waits[waits.len() - 1]];
     // 1.5 s, and what a busy machine adds.
     assert!(median < Duration::from_millis(2000) && longest < Duration::from_millis(3000), "{median:?}, {longest:?}");
+}
+
+/// Once the proxy has noticed that headcount hangs, nobody waits for it, but for one request a second of each worker
+/// process of nginx.
+fn hanging_for_long(runtime: &Handle, kind: Kind) {
+    raise_open_files();
+    let stack = taken(Stack::start_bare(runtime, kind, WhenSilent::Open));
+    stack.headcount.process.pause();
+    let ask = |seconds| streams::ask_steadily(kind.http2_at(stack.at), 340, Duration::from_secs(seconds), "alice");
+    runtime.block_on(ask(5));
+    let waits = runtime.block_on(ask(4));
+    stack.headcount.process.signal("-CONT");
+    let refused: Vec<_> = waits.iter().filter(|(status, _)| *status != 200).collect();
+    assert!(refused.is_empty(), "{} of {} users were refused: {refused:.1?}", refused.len(), waits.len());
+    let long: Vec<_> = waits.iter().map(|(_, wait)| wait).filter(|wait| **wait > Duration::from_secs(1)).collect();
+    assert!(long.len() <= 6, "{} of {} users waited: {long:.1?}", long.len(), waits.len());
+    wait_for("headcount to be asked again", || (stack.get("/play", "bob").status == 429).then_some(()));
 }
 
 /// A pause of headcount that is shorter than the proxy waits: the answers come late, and in time.
