@@ -227,7 +227,7 @@ pub(crate) struct FleetView {
     pub(crate) leases: bool,
     /// Whether the ledger may have given these seats to others, because it has not answered for the time of a lease.
     pub(crate) lease_has_ended: bool,
-    /// Whether it may have done so already, as far as this server knows.
+    /// The same, unless no server was alive when the lease ended.
     pub(crate) lease_is_in_doubt: bool,
     /// A random number, uniform in 0..1. It decides how the fractions of the share and of the budget are rounded.
     pub(crate) random: f64,
@@ -575,6 +575,7 @@ impl Room {
     /// Records that the last round read everything, but the store refused its writes. Until the store takes writes
     /// again, newcomers and heartbeats of the other servers stay unknown.
     pub(crate) fn lose_writes(&mut self) {
+        self.is_lease_in_doubt = false;
         self.budget.lose_writes();
         self.link = FleetLink::ReadOnly;
     }

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::routing::get;
 use headcount::config::{Carrier, LimitKey};
-use headcount::layer::Limit;
+use headcount::layer::{AdmissionService, Limit};
 use headcount::limit::{Limiter, Memory, Rate, token_bucket};
 use headcount::time::{ManualClock, Timestamp};
 use headcount::{Builder, Decision, Headcount, MemoryStore, OverrideMode, OverrideOrder, Rounds, Worker};
@@ -21,7 +21,7 @@ use support::{Redis, Server, wait_for};
 use tempfile::tempdir;
 use tokio::time::{Instant, sleep, timeout};
 use tower::limit::ConcurrencyLimit;
-use tower::{Layer as _, ServiceExt, service_fn};
+use tower::{Layer as _, Service, ServiceExt, service_fn};
 
 const SECRET: &str = "the key of the whole fleet";
 const DELAY: Duration = Duration::from_millis(250);
@@ -30,13 +30,14 @@ struct Node {
     headcount: Headcount,
     worker: Worker,
     rounds: Rounds<MemoryStore>,
+    clock: Arc<ManualClock>,
 }
 
 impl Node {
     fn start(store: &MemoryStore, clock: &Arc<ManualClock>, configure: impl FnOnce(Builder) -> Builder) -> Self {
         let builder = configure(Headcount::builder().max_active_users(2).secret(SECRET).clock(Arc::clone(clock)));
         let (headcount, worker) = builder.build().unwrap();
-        Self { rounds: headcount.sync_with(store.clone()), headcount, worker }
+        Self { rounds: headcount.sync_with(store.clone()), headcount, worker, clock: Arc::clone(clock) }
     }
 
     async fn round(&mut self) {
@@ -263,22 +264,66 @@ async fn a_guess_is_charged_before_its_refusal_waits() {
 }
 
 /// An inner service that is ready for one request at a time.
+fn one_at_a_time(node: &Node) -> OneAtATime<impl Inner + use<>> {
+    let inside = service_fn(async |_| Ok::<_, Infallible>(Response::new(Body::empty())));
+    node.headcount.layer().layer(ConcurrencyLimit::new(inside, 1))
+}
+
+type OneAtATime<S> = AdmissionService<ConcurrencyLimit<S>>;
+
+trait Inner: Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone {}
+
+impl<S: Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone> Inner for S {}
+
+fn of(token: &str) -> Request<Body> {
+    Request::get("/").header("authorization", format!("Bearer {token}")).body(Body::empty()).unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_waits_keeps_nobody_from_the_inner_service() {
     let [one, _] = full(|builder| builder).await;
-    let inside = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
-    let service = one.headcount.layer().layer(ConcurrencyLimit::new(inside, 1));
-    let ask = |token: &str| {
-        let request = Request::get("/").header("authorization", format!("Bearer {token}"));
-        let answer = service.clone().oneshot(request.body(Body::empty()).unwrap());
-        async { answer.await.unwrap().status().as_u16() }
+    let service = one_at_a_time(&one);
+    let ask = async |token| service.clone().oneshot(of(token)).await.unwrap().status().as_u16();
+    let begun = Instant::now();
+    let users = async {
+        until_it_waits(&one).await;
+        assert_eq!(ask("alice").await, 200);
+        assert!(begun.elapsed() < DELAY, "{:?}", begun.elapsed());
     };
-    let (refused, begun) = (tokio::spawn(ask("carol")), Instant::now());
-    until_it_waits(&one).await;
-    assert_eq!(ask("alice").await, 200);
-    assert!(begun.elapsed() < DELAY, "{:?}", begun.elapsed());
-    assert_eq!(refused.await.unwrap(), 429);
+    assert_eq!(tokio::join!(ask("carol"), users).0, 429);
     assert_eq!(ask("bob").await, 200);
+}
+
+/// One instance of the service gets all requests.
+#[tokio::test(start_paused = true)]
+async fn who_is_admitted_after_a_wait_gets_the_place_that_the_wait_has_left() {
+    let [mut one, mut other] = full(|builder| builder).await;
+    let mut service = one_at_a_time(&one);
+    let waits = service.ready().await.unwrap().call(of("carol"));
+    let news = async {
+        until_it_waits(&one).await;
+        other.headcount.set_override(open()).unwrap();
+        assert!(other.headcount.admit("carol").is_admitted());
+        other.rounds.beat().await;
+        one.rounds.beat().await;
+    };
+    let (carol, ()) = timeout(2 * DELAY, async { tokio::join!(waits, news) }).await.unwrap();
+    assert_eq!(carol.unwrap().status(), 200);
+    assert_eq!(service.ready().await.unwrap().call(of("alice")).await.unwrap().status(), 200);
+}
+
+/// In a line, the time of arrival is that of the request, not of its refusal.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_news_keeps_the_place_of_the_arrival() {
+    let [one, _] = full(|builder| builder.line(Carrier::Header)).await;
+    let time_passes = async {
+        until_it_waits(&one).await;
+        one.clock.advance(Duration::from_secs(2));
+    };
+    let (answer, ()) = tokio::join!(app(&one).oneshot(of("carol")), time_passes);
+    let ticket = answer.unwrap().headers()["x-headcount-ticket"].to_str().unwrap().to_owned();
+    let waited = one.headcount.admit_in_line("carol", Some(&ticket)).1.unwrap().waited;
+    assert!(waited > Duration::from_secs(1), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -320,7 +320,9 @@ const COMMANDS_IN_SCRIPTS: [&str; 36] = [
 
 /// The commands that this script calls, and the text behind each.
 fn calls(script: &str) -> impl Iterator<Item = (&str, &str)> {
-    let parts = script.split("redis.call").chain(script.split("redis.pcall").skip(1));
+    // `read` and `write` are functions of scripts that call the command that they are told.
+    let senders = ["redis.call", "redis.pcall", " read", " write"];
+    let parts = senders.into_iter().flat_map(|sender| script.split(sender).skip(1));
     parts.filter_map(|part| part.strip_prefix("('")?.split_once('\''))
 }
 

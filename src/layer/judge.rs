@@ -43,18 +43,26 @@ struct Decided {
     comer: Option<Comer>,
 }
 
-/// Whether a request is judged for the first time, or again after its refusal has waited.
+/// Whether a request is judged for the first time, or again after its refusal has waited. Then the newcomer keeps the
+/// place in the line of the first time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judging {
     First,
-    AfterWait,
+    AfterWait(Option<Comer>),
+}
+
+/// A refusal that must wait for news of its user.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Delayed {
+    delay: Duration,
+    comer: Option<Comer>,
 }
 
 /// The reasons why there is no decision about a user.
 enum NotDecided {
     Limited(Limited),
-    /// The refusal should wait this long first.
-    Waits(Duration),
+    /// The refusal should wait first.
+    Waits(Delayed),
 }
 
 impl Headcount {
@@ -68,27 +76,27 @@ impl Headcount {
     ) -> Judgement {
         let caller = match caller {
             Ok(caller) => caller,
-            Err(unknown) => return self.judge_now(info, Err(unknown), record, limits),
+            Err(unknown) => return self.judge_now(info, Err(unknown), record, limits, None),
         };
         match self.judge(info, Ok(&caller), record, limits, Judging::First) {
             Ok(judgement) => judgement,
-            Err(delay) => self.judge_after(delay, info, &caller, record, limits).await,
+            Err(delayed) => self.judge_after(delayed, info, &caller, record, limits).await,
         }
     }
 
     /// Decides about a request whose first attempt asked for this delay.
     pub(crate) async fn judge_after(
         &self,
-        delay: Duration,
+        Delayed { delay, comer }: Delayed,
         info: &RequestInfo<'_>,
         caller: &Caller<'_>,
         record: Record,
         limits: &RequestLimits,
     ) -> Judgement {
         if !self.wait_for_news(delay).await {
-            return self.judge_now(info, Ok(caller), record, limits);
+            return self.judge_now(info, Ok(caller), record, limits, comer);
         }
-        let judgement = self.judge_now(info, Ok(caller), record, limits);
+        let judgement = self.judge_now(info, Ok(caller), record, limits, comer);
         if matches!(judgement, Judgement::Admitted(_)) {
             self.waiting_refusals().count_recognized();
         }
@@ -102,16 +110,17 @@ impl Headcount {
         caller: Result<&Caller<'_>, NoCaller>,
         record: Record,
         limits: &RequestLimits,
+        comer: Option<Comer>,
     ) -> Judgement {
-        self.judge(info, caller, record, limits, Judging::AfterWait).expect("a second attempt does not wait")
+        self.judge(info, caller, record, limits, Judging::AfterWait(comer)).expect("a second attempt does not wait")
     }
 
     /// Decides about a request, and records how long the decision took. `record` applies unless a route rule for the
     /// path says otherwise.
     ///
     /// # Errors
-    /// On the first attempt, if the refusal must wait: the time until the second attempt. In this case the request is
-    /// not counted, but its pass is, and only the limits of refusals are charged.
+    /// On the first attempt, if the refusal must wait. In this case the request is not counted, but its pass is, and
+    /// only the limits of refusals are charged.
     pub(crate) fn judge(
         &self,
         info: &RequestInfo<'_>,
@@ -119,7 +128,7 @@ impl Headcount {
         record: Record,
         limits: &RequestLimits,
         judging: Judging,
-    ) -> Result<Judgement, Duration> {
+    ) -> Result<Judgement, Delayed> {
         let begun = self.clock().monotonic();
         let judgement = self.judge_untimed(info, caller, record, limits, judging)?;
         self.record_decision_time(self.clock().monotonic().saturating_sub(begun));
@@ -158,7 +167,7 @@ impl Headcount {
         record: Record,
         limits: &RequestLimits,
         judging: Judging,
-    ) -> Result<Judgement, Duration> {
+    ) -> Result<Judgement, Delayed> {
         let class = self.class(info);
         if class == RouteClass::Exempt {
             let decision = self.admit_exempt().decision();
@@ -180,6 +189,7 @@ impl Headcount {
             pass: if judging == Judging::First { self.shown_pass(info, user.as_ref()) } else { None },
             counts: applicable.is_empty(),
             takes_seat: judging == Judging::First,
+            comer: if let Judging::AfterWait(comer) = judging { comer } else { None },
             ..options(class, record)
         };
         let Some(user) = user else {
@@ -188,7 +198,7 @@ impl Headcount {
         match self.decide_about(&user, caller, info, class, options, limits) {
             Ok(decided) => Ok(self.answer_user(decided, &user, caller, info, applicable)),
             Err(NotDecided::Limited(limited)) => Ok(Judgement::Refused(Refusal::limited(self, info).by(limited))),
-            Err(NotDecided::Waits(delay)) => Err(delay),
+            Err(NotDecided::Waits(delayed)) => Err(delayed),
         }
     }
 
@@ -247,14 +257,14 @@ impl Headcount {
         let decided = match self.decide_without_seat(user, options) {
             Some(admission) => Ok((admission, None, Quotas::default())),
             None => {
-                comer = self.comer_of(info, caller, user, is_first);
+                comer = options.comer.or_else(|| self.comer_of(info, caller, user, is_first));
                 let options = AdmitOptions { comer, ..options };
                 match self.delay_for(user, comer).filter(|_| is_first) {
                     Some(delay) => {
                         // The charge is made before the wait. Otherwise a client could guess without limit, by closing
                         // the connection during it.
                         attempt.iter().for_each(Attempt::note_refused);
-                        return Err(NotDecided::Waits(delay));
+                        return Err(NotDecided::Waits(Delayed { delay, comer }));
                     }
                     None => {
                         let applicable = || newcomers.applicable(self, info, Some(caller));

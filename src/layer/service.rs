@@ -4,7 +4,7 @@ use super::Rules;
 use super::body::AdmissionBody;
 use super::caller::Caller;
 use super::future::AdmissionFuture;
-use super::judge::Judging;
+use super::judge::{Delayed, Judging};
 use super::judgement::{Entry, Judgement};
 use super::request::RequestInfo;
 use super::verify::NoCaller;
@@ -17,7 +17,6 @@ use http_body::Body;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tower_service::Service;
 
 /// A service that admits or refuses each request before it calls the inner service.
@@ -54,8 +53,8 @@ pub struct AdmissionService<S> {
 enum Pending {
     /// The verification of a signature.
     Verification,
-    /// News of a user who would be refused. The value is the time until the second look.
-    Refusal(Duration),
+    /// News of a user who would be refused.
+    Refusal(Delayed),
 }
 
 impl<S> AdmissionService<S> {
@@ -87,9 +86,10 @@ where
             Ok(judgement) => return self.rules.act(judgement, &mut self.inner, parts, body),
             Err(pending) => pending,
         };
-        // The instance that is ready stays for the next request. If this one kept it, a refusal that waits would keep
-        // what readiness reserves, such as a permit of a concurrency limit.
+        // A request that waits keeps no instance that is ready, because readiness may reserve something, such as a
+        // permit of a concurrency limit.
         let mut inner = self.inner.clone();
+        self.inner = inner.clone();
         let rules = Arc::clone(&self.rules);
         AdmissionFuture::verifying(Box::pin(async move {
             let judgement = rules.judge_later(pending, &parts).await;
@@ -133,8 +133,8 @@ impl Rules {
             None => self.headcount.caller_in_turn(&info, &self.limits.refusals).await,
         };
         match (pending, &caller) {
-            (Pending::Refusal(delay), Ok(caller)) => {
-                self.headcount.judge_after(delay, &info, caller, Record::OnSuccess, &self.limits).await
+            (Pending::Refusal(delayed), Ok(caller)) => {
+                self.headcount.judge_after(delayed, &info, caller, Record::OnSuccess, &self.limits).await
             }
             _ => self.headcount.judge_or_wait(&info, caller, Record::OnSuccess, &self.limits).await,
         }

@@ -339,19 +339,19 @@ impl Round {
     /// server reads the logs no more.
     fn reads_logs(&self, now: Duration) -> bool {
         let is_read = |log: &Log| {
-            log.is_complete || log.read_at.is_some_and(|at| now.saturating_sub(at) <= 3 * self.period_of_beats())
+            log.is_complete || log.read_at.is_some_and(|at| now.saturating_sub(at) <= 3 * self.round_or_beats())
         };
         !self.news.logs.is_empty() && self.news.logs.values().all(is_read)
     }
 
     /// Returns the period of the rounds, or the time of two beats if that is longer.
-    fn period_of_beats(&self) -> Duration {
+    fn round_or_beats(&self) -> Duration {
         self.core.settings.sync_every.max(2 * self.beat_every().unwrap_or_default())
     }
 
     /// Returns whether a beat that began at this time was one of the last before the round under way.
     pub(super) fn was_just_before_round(&self, at: Duration) -> bool {
-        self.started.saturating_sub(at) <= self.period_of_beats()
+        self.started.saturating_sub(at) <= self.round_or_beats()
     }
 
     /// Returns whether the log of this minute was read up to its end just before the round under way, or at all if the

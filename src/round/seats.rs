@@ -9,11 +9,7 @@
 
 use super::{Looked, Round, SeatReply, SeatRequest};
 use crate::time::{Slot, Timestamp};
-use std::collections::VecDeque;
 use std::time::Duration;
-
-/// How many names of ledgers are remembered. A server that does not reach its store sends no more requests than that.
-const MOST_OFFERED: usize = 64;
 
 /// Seats that an answer brings later than this are not used: others may have them by now.
 const GRANTED_FOR: Duration = Duration::from_secs(1);
@@ -56,10 +52,8 @@ pub(super) struct Seats {
     last: Option<(SeatReply, Duration)>,
     /// Whether that request asked for seats. Only then, the answer says how many there are.
     asked: bool,
-    /// The names that new ledgers would have got from requests without an answer, the last ones.
-    offered: VecDeque<u64>,
-    /// Until when nobody can have got the seats of a lease that has ended: no server was alive when it ended, and a new
-    /// ledger is quiet at first.
+    /// Until when nobody can have got the seats of the last lease: no server was alive when it ended, and a new ledger
+    /// is quiet at first.
     safe_until: Duration,
     /// Whether the request under way asks for seats, and when it was sent.
     under_way: Option<(bool, Duration)>,
@@ -130,14 +124,9 @@ impl Round {
         let room = held.room.round() as i64 + (sent + held.unlogged).min(MOST) as i64;
         let asks = may_ask && read.is_some();
         seats.under_way = Some((asks, now));
-        let new_epoch = self.rng.u64(1..);
-        seats.offered.push_back(new_epoch);
-        if seats.offered.len() > MOST_OFFERED {
-            seats.offered.pop_front();
-        }
         SeatRequest {
             epoch: seats.epoch,
-            new_epoch,
+            new_epoch: self.rng.u64(1..),
             number: seats.number,
             answered: if seats.last.is_some_and(|(_, at)| is_recent(at)) { seats.answered } else { 0 },
             read: read.unwrap_or_default().min(MOST),
@@ -256,17 +245,15 @@ impl Round {
             self.seats.leases = false;
             return;
         };
-        let offered = std::mem::take(&mut self.seats.offered);
-        let others_may_have_seats = if reply.epoch == self.seats.epoch {
-            reply.lease_began > self.seats.answered
-        } else {
-            // While a new ledger is quiet, it has given nobody the seats of this server. The ledger before it has, if
-            // the new one began because an earlier request of this server came very late.
-            let began_late = offered.iter().rev().skip(1).any(|&epoch| epoch == reply.epoch);
-            self.lease_has_ended(sent_at) && (began_late || !reply.is_quiet)
-        };
-        if others_may_have_seats {
+        if reply.epoch == self.seats.epoch {
+            if reply.lease_began > self.seats.answered {
+                self.core.end_lease();
+            }
+        } else if self.lease_is_in_doubt(sent_at) {
+            // The ledger before this one may have given the seats away. A new ledger is quiet for a while, so this
+            // server gets shares with its rounds until then.
             self.core.end_lease();
+            self.seats.leases = false;
         }
         let alive_for = self.core.settings.alive_for();
         let nodes = self.nodes_in_ledger(now);

@@ -76,9 +76,11 @@ impl Kind {
                 let named = ["Authorization ", "Authorization     "]
                     .map(|name| format!("proxy_set_header {name}$http_authorization;"))
                     .map(|line| (format!("{line} proxy_set_header X-Api-Key $http_x_api_key;"), line));
-                let several = all.iter().map(|checks| format!("server {checks} max_fails=0;")).collect::<String>();
-                let one = "server 127.0.0.1:7070 max_fails=32 fail_timeout=1s;";
-                let several = if all.len() > 1 { several } else { one.replace("127.0.0.1:7070", &checks_text) };
+                let several = all
+                    .iter()
+                    .map(|checks| format!("server {checks} max_fails=256 fail_timeout=1s;"))
+                    .collect::<String>();
+                let one = "server 127.0.0.1:7070 max_fails=256 fail_timeout=1s;";
                 let mut own = vec![("listen 80;", listen.as_str()), (one, &several)];
                 own.extend(named.iter().map(|(more, line)| (line.as_str(), more.as_str())));
                 // As the guide says of a class of the line.
