@@ -272,7 +272,9 @@ impl<S: FilterStore> Fleet<S> {
             for (place, node) in self.nodes.iter_mut().enumerate() {
                 if self.beats % 2 == place as u64 % 2 {
                     node.worker.tick();
-                    node.beat().await;
+                    if node.exchange.round.beat_every().is_some() {
+                        node.beat().await;
+                    }
                 }
                 if self.beats % (20 * servers) == 20 * place as u64 || self.beats % 20 == place as u64 {
                     node.round().await;
