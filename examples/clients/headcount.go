@@ -1,5 +1,5 @@
 // Package headcount asks headcount about a request. If headcount refuses it, its answer is passed on to the client. If
-// headcount does not answer, the request is admitted. Not run by our tests.
+// headcount does not answer, the request is admitted.
 package headcount
 
 import (
@@ -8,26 +8,71 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
-// A refusal may wait for up to 1 s, so the timeout is longer. By default, Go keeps only two idle connections to a host, so most checks of a crowd would open new ones.
+// CheckURL is where headcount answers.
+var CheckURL = "http://127.0.0.1:7070/v1/check"
+
+// The longest value of Authorization that headcount takes.
+const longest = len("Bearer ") + 4096
+
+// A refusal may wait for up to 1 s, so the timeout is longer. By default, Go keeps only two idle connections to a host, so
+// most checks of a crowd would open new ones.
 var client = http.Client{
 	Timeout:   1500 * time.Millisecond,
 	Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second},
 }
 
-// After a timeout, requests are admitted unchecked for a second, so that a headcount that hangs delays few of them.
-var uncheckedUntil atomic.Int64
+// If a check times out and no other was answered since it was sent, headcount hangs. Until it answers again, one request
+// a second is checked; the others are admitted at once.
+var state struct {
+	sync.Mutex
+	hangs      bool
+	nextCheck  time.Time
+	lastAnswer time.Time
+}
+
+func mayAsk(now time.Time) bool {
+	state.Lock()
+	defer state.Unlock()
+	if !state.hangs {
+		return true
+	}
+	if now.Before(state.nextCheck) {
+		return false
+	}
+	state.nextCheck = now.Add(time.Second)
+	return true
+}
+
+func gotAnAnswer() {
+	state.Lock()
+	defer state.Unlock()
+	state.hangs, state.lastAnswer = false, time.Now()
+}
+
+func gotNoAnswer(sent time.Time) {
+	state.Lock()
+	defer state.Unlock()
+	if !state.hangs && state.lastAnswer.Before(sent) {
+		state.hangs, state.nextCheck = true, time.Now().Add(time.Second)
+	}
+}
 
 // Refused asks headcount about a request. If headcount refuses the request, Refused sends the refusal to the client and
 // returns true.
 func Refused(w http.ResponseWriter, r *http.Request) bool {
-	if time.Now().UnixNano() < uncheckedUntil.Load() {
+	if len(r.Header.Get("Authorization")) > longest {
+		http.Error(w, "The token is too long.", http.StatusRequestHeaderFieldsTooLarge)
+		return true
+	}
+	sent := time.Now()
+	if !mayAsk(sent) {
 		return false
 	}
-	ask, _ := http.NewRequest("GET", "http://127.0.0.1:7070/v1/check", nil)
+	ask, _ := http.NewRequest("GET", CheckURL, nil)
 	ask.Header.Set("Authorization", r.Header.Get("Authorization"))
 	for _, name := range []string{"Accept", "Accept-Language", "X-Headcount-Ticket"} {
 		if value := r.Header.Get(name); value != "" {
@@ -50,11 +95,12 @@ func Refused(w http.ResponseWriter, r *http.Request) bool {
 	answer, err := client.Do(ask)
 	if err != nil {
 		if os.IsTimeout(err) {
-			uncheckedUntil.Store(time.Now().Add(time.Second).UnixNano())
+			gotNoAnswer(sent)
 		}
 		return false
 	}
 	defer answer.Body.Close()
+	gotAnAnswer()
 	if answer.StatusCode != 400 && answer.StatusCode != 429 && answer.StatusCode != 431 {
 		return false
 	}

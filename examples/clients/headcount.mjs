@@ -4,8 +4,11 @@
 const url = process.env.HEADCOUNT_URL ?? 'http://127.0.0.1:7070/v1/check'
 const longestToken = 4096
 
-// After a timeout, requests are admitted unchecked for a second, so that a headcount that hangs delays few of them.
-let uncheckedUntil = 0
+// If a check times out and no other was answered since it was sent, headcount hangs. Until it answers again, one request
+// a second is checked; the others are admitted at once. Times are in milliseconds.
+let hangs = false
+let nextCheck = 0
+let lastAnswer = -Infinity
 
 /**
  * If the request opens a WebSocket or has the header Upgrade, pass all values of the header, or any text, as `upgrade`:
@@ -28,15 +31,24 @@ export async function check(token, options = {}) {
   }
   // A header's value is sent as one byte per character, so its UTF-8 bytes are written as characters.
   const headers = Object.entries(told).map(([name, value]) => [name, Buffer.from(value).toString('latin1')])
-  if (performance.now() < uncheckedUntil) return undefined
+  const sent = performance.now()
+  if (hangs) {
+    if (sent < nextCheck) return undefined
+    nextCheck = sent + 1000
+  }
   try {
     // fetch keeps connections open and uses them again.
     const answer = await fetch(url, { headers, signal: AbortSignal.timeout(timeout) })
     const body = await answer.text()
+    lastAnswer = performance.now()
+    hangs = false
     if (![400, 429, 431].includes(answer.status)) return undefined
     return { status: answer.status, headers: Object.fromEntries(answer.headers), body }
   } catch (error) {
-    if (error.name === 'TimeoutError') uncheckedUntil = performance.now() + 1000
+    if (error.name === 'TimeoutError' && lastAnswer < sent && !hangs) {
+      hangs = true
+      nextCheck = performance.now() + 1000
+    }
     return undefined
   }
 }

@@ -12,8 +12,12 @@ LONGEST_TOKEN = 4096
 
 _kept = threading.local()
 
-# After a timeout, requests are admitted unchecked for a second, so that a headcount that hangs delays few of them.
-_unchecked_until = 0.0
+# If a check times out and no other was answered since it was sent, headcount hangs. Until it answers again, one request
+# a second is checked; the others are admitted at once.
+_lock = threading.Lock()
+_hangs = False
+_next_check = 0.0
+_last_answer = float("-inf")
 
 
 def check(token, method="GET", path="/", address=None, accept=None, language=None, ticket=None, upgrade=None,
@@ -25,7 +29,6 @@ def check(token, method="GET", path="/", address=None, accept=None, language=Non
 
     Returns None if the request is admitted, or (status, headers, body), the answer for the client.
     """
-    global _unchecked_until
     token = token.encode()
     if len(token) > LONGEST_TOKEN:
         return 431, {}, b"The token is too long.\n"
@@ -35,7 +38,8 @@ def check(token, method="GET", path="/", address=None, accept=None, language=Non
     headers |= {"Accept-Language": language} if language else {}
     headers |= {"X-Headcount-Ticket": ticket} if ticket else {}
     headers |= {"X-Original-Upgrade": upgrade} if upgrade else {}
-    if time.monotonic() < _unchecked_until:
+    sent = time.monotonic()
+    if not _may_ask(sent):
         return None
     # The kept connection may have been closed in the meantime. Then the check is sent again on a new connection.
     for connection in (_take_kept(host, port, timeout), http.client.HTTPConnection(host, port, timeout=timeout)):
@@ -50,14 +54,39 @@ def check(token, method="GET", path="/", address=None, accept=None, language=Non
             return 400, {}, b"The request cannot be used.\n"
         except socket.timeout:
             connection.close()
-            _unchecked_until = time.monotonic() + 1.0
+            _got_no_answer(sent)
             return None
         except (OSError, http.client.HTTPException):
             connection.close()
             continue
         _kept.connection = connection
+        _got_an_answer()
         return None if answer.status not in (400, 429, 431) else (answer.status, dict(answer.headers), body)
     return None
+
+
+def _may_ask(now):
+    global _next_check
+    with _lock:
+        if not _hangs:
+            return True
+        if now < _next_check:
+            return False
+        _next_check = now + 1.0
+        return True
+
+
+def _got_an_answer():
+    global _hangs, _last_answer
+    with _lock:
+        _hangs, _last_answer = False, time.monotonic()
+
+
+def _got_no_answer(sent):
+    global _hangs, _next_check
+    with _lock:
+        if not _hangs and _last_answer < sent:
+            _hangs, _next_check = True, time.monotonic() + 1.0
 
 
 def _take_kept(host, port, timeout):

@@ -41,6 +41,8 @@ struct Connections {
     most: AtomicU64,
     /// The most scripts that were called on one connection before an answer.
     most_in_flight: AtomicU64,
+    /// The HTTP requests of clients.
+    requests: AtomicU64,
 }
 
 /// How long a connection must last to count for [`Proxy::most_connections`]: the end of the previous connection may be
@@ -77,7 +79,7 @@ impl Proxy {
                                 std::future::pending::<()>().await;
                             };
                             tokio::select! {
-                                () = carry(client, targets, weathers, &counted.most_in_flight) => {}
+                                () = carry(client, targets, weathers, &counted) => {}
                                 () = most => {}
                             }
                             counted.ended.fetch_add(1, Relaxed);
@@ -117,6 +119,11 @@ impl Proxy {
         self.connections.most_in_flight.swap(0, Relaxed)
     }
 
+    /// The HTTP requests so far, also of clients that have disconnected.
+    pub fn requests_made(&self) -> u64 {
+        self.connections.requests.load(Relaxed)
+    }
+
     pub fn is(&self, weather: Weather) {
         self.weather.send_replace(weather);
     }
@@ -126,7 +133,7 @@ async fn carry(
     client: TcpStream,
     mut targets: watch::Receiver<SocketAddr>,
     mut weathers: watch::Receiver<Weather>,
-    most_in_flight: &AtomicU64,
+    counts: &Connections,
 ) {
     if *weathers.borrow() == Weather::Cut {
         return;
@@ -146,8 +153,10 @@ async fn carry(
     };
     let in_flight = AtomicU64::new(0);
     let asked = |bytes: &[u8]| {
-        let scripts = bytes.windows(SCRIPT.len()).filter(|some| *some == SCRIPT).count() as u64;
-        most_in_flight.fetch_max(in_flight.fetch_add(scripts, Relaxed) + scripts, Relaxed);
+        let count = |of: &[u8]| bytes.windows(of.len()).filter(|some| *some == of).count() as u64;
+        counts.requests.fetch_add(count(HTTP_REQUEST), Relaxed);
+        let scripts = count(SCRIPT);
+        counts.most_in_flight.fetch_max(in_flight.fetch_add(scripts, Relaxed) + scripts, Relaxed);
     };
     tokio::select! {
         // The data of a client that disconnected does not wait. What a server sent before it disconnected is forwarded.
@@ -159,6 +168,7 @@ async fn carry(
 }
 
 const SCRIPT: &[u8] = b"EVALSHA\r\n";
+const HTTP_REQUEST: &[u8] = b" HTTP/1.1\r\n";
 
 /// What happens to data under way when its sender has disconnected.
 enum AtTheEnd {
