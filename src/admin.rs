@@ -39,10 +39,10 @@ mod openapi;
 mod openings;
 mod overrides;
 mod page;
+mod scrape;
 
 use crate::config::ConfigError;
-use crate::headcount::{Headcount, Histogram, SyncStatus};
-use crate::metrics::Metrics;
+use crate::headcount::{Headcount, SyncStatus};
 use access::{Access, IsOperator};
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -50,11 +50,9 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router, middleware};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
-use parking_lot::Mutex;
+use scrape::Scrape;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tokio::sync::Semaphore;
 
 /// The error of a query that cannot be read.
@@ -67,16 +65,9 @@ const MOST_BODY_BYTES: usize = 16 << 10;
 #[derive(Clone)]
 struct Admin {
     headcount: Headcount,
-    metrics: Arc<Mutex<LocalMetrics>>,
+    metrics: Arc<Scrape>,
     /// The permits for event streams.
     streams: Arc<Semaphore>,
-}
-
-/// The metrics of this router. They have a recorder of their own; the application's recorder is left alone.
-struct LocalMetrics {
-    recorder: PrometheusRecorder,
-    metrics: Metrics,
-    wrong_tokens: Arc<AtomicU64>,
 }
 
 impl Headcount {
@@ -98,7 +89,7 @@ impl Headcount {
         let access = Arc::new(Access::new(&self.config().admin, listen)?);
         let admin = Admin {
             headcount: self.clone(),
-            metrics: Arc::new(Mutex::new(LocalMetrics::new(self, access.wrong_tokens()))),
+            metrics: Arc::new(Scrape::new(self, access.wrong_tokens())),
             streams: Arc::new(Semaphore::new(events::STREAMS)),
         };
         let guarded = Router::new()
@@ -189,36 +180,8 @@ async fn config(State(admin): State<Admin>) -> Response {
 }
 
 async fn metrics(State(admin): State<Admin>) -> Response {
-    let text = admin.metrics.lock().render();
+    let text = admin.metrics.render();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
-}
-
-impl LocalMetrics {
-    fn new(headcount: &Headcount, wrong_tokens: Arc<AtomicU64>) -> Self {
-        let ends: Vec<f64> = Histogram::upper_bounds().map(|end| end.as_secs_f64()).collect();
-        let recorder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Suffix("_duration_seconds".into()), &ends)
-            .expect("the list of buckets is not empty")
-            .build_recorder();
-        metrics::with_local_recorder(&recorder, || {
-            Metrics::describe();
-            metrics::describe_counter!(
-                "headcount_admin_wrong_tokens_total",
-                "Requests to the admin with a wrong token."
-            );
-        });
-        Self { recorder, metrics: headcount.metrics(), wrong_tokens }
-    }
-
-    fn render(&mut self) -> String {
-        metrics::with_local_recorder(&self.recorder, || {
-            self.metrics.publish();
-            metrics::counter!("headcount_admin_wrong_tokens_total").absolute(self.wrong_tokens.load(Relaxed));
-        });
-        let handle = self.recorder.handle();
-        handle.run_upkeep();
-        handle.render()
-    }
 }
 
 /// Returns a problem document (RFC 9457).

@@ -11,8 +11,9 @@ use crate::room::Mode;
 use crate::round::Outcome;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
-/// Publishes a controller's figures to the current recorder. Call [`Metrics::publish`] before each scrape, or every few
-/// seconds.
+/// Publishes a controller's figures to the current recorder. Call [`Metrics::publish`] every few seconds: most recorders
+/// keep each decision's duration by itself until the next scrape, so after an hour without a call they would get millions
+/// at once.
 ///
 /// ```
 /// # #[cfg(feature = "admin")] {
@@ -31,18 +32,49 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 /// ```
 pub struct Metrics {
     headcount: Headcount,
-    decision_times: Published,
-    round_times: Published,
+    /// The counts that are already published, of each histogram and by bucket.
+    published: [[u64; Histogram::BUCKETS]; Durations::ALL.len()],
 }
 
-/// The counts of a histogram that are already published, by bucket.
-type Published = [u64; Histogram::BUCKETS];
+/// A metric that is a histogram of durations.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Durations {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    of: fn(&Headcount) -> &Histogram,
+}
+
+impl Durations {
+    pub(crate) const ALL: [Self; 2] = [
+        Self {
+            name: "headcount_decision_duration_seconds",
+            help: "Time to decide about one request.",
+            of: Headcount::decision_times,
+        },
+        Self {
+            name: "headcount_sync_round_duration_seconds",
+            help: "Duration of a round.",
+            of: Headcount::round_times,
+        },
+    ];
+
+    /// Returns the count of each bucket.
+    pub(crate) fn counts(self, headcount: &Headcount) -> [u64; Histogram::BUCKETS] {
+        (self.of)(headcount).counts()
+    }
+}
+
+/// Returns a duration of each bucket, in seconds: just below the upper bound, so that a recorder with the same buckets
+/// uses the same one; and one above all bounds for the last bucket.
+pub(crate) fn typical_values() -> impl Iterator<Item = f64> {
+    let longest = Histogram::upper_bounds().last().unwrap_or_default();
+    Histogram::upper_bounds().map(|end| end.as_secs_f64() * 0.999).chain([longest.as_secs_f64() * 1.001])
+}
 
 impl Headcount {
     /// Creates a publisher of this controller's figures for the `metrics` facade.
     pub fn metrics(&self) -> Metrics {
-        let none = [0; Histogram::BUCKETS];
-        Metrics { headcount: self.clone(), decision_times: none, round_times: none }
+        Metrics { headcount: self.clone(), published: [[0; Histogram::BUCKETS]; Durations::ALL.len()] }
     }
 }
 
@@ -57,9 +89,10 @@ impl Metrics {
         describe_gauge!("headcount_throttling", "1 while throttling, 0 while open.");
         describe_counter!("headcount_decisions_total", "Checks, by decision.");
         describe_counter!("headcount_mode_changes_total", "Mode changes, by the mode that began.");
-        describe_histogram!("headcount_decision_duration_seconds", "Time to decide about one request.");
+        for Durations { name, help, .. } in Durations::ALL {
+            describe_histogram!(name, help);
+        }
         describe_counter!("headcount_sync_rounds_total", "Rounds, by outcome.");
-        describe_histogram!("headcount_sync_round_duration_seconds", "Duration of a round.");
         describe_counter!("headcount_sync_bytes_total", "Bytes of filters exchanged with the store.");
         describe_gauge!("headcount_sync_age_seconds", "Time since this server last read all news from the store.");
         describe_gauge!("headcount_sync_conflicts_in_a_row", "Rounds in a row whose write conflicted.");
@@ -129,6 +162,21 @@ impl Metrics {
 
     /// Publishes the current figures to the current recorder.
     pub fn publish(&mut self) {
+        self.publish_numbers();
+        for (durations, published) in Durations::ALL.into_iter().zip(&mut self.published) {
+            let to = histogram!(durations.name);
+            for ((value, count), published) in typical_values().zip(durations.counts(&self.headcount)).zip(published) {
+                let new = usize::try_from(count - *published).unwrap_or(usize::MAX);
+                if new > 0 {
+                    to.record_many(value, new);
+                }
+                *published = count;
+            }
+        }
+    }
+
+    /// Publishes everything but durations.
+    pub(crate) fn publish_numbers(&self) {
         let status = self.headcount.status();
         gauge!("headcount_active_users").set(status.active_users.estimate as f64);
         gauge!("headcount_active_users_low").set(status.active_users.low as f64);
@@ -193,9 +241,6 @@ impl Metrics {
         counter!("headcount_restarts_total", "part" => "worker").absolute(status.restarts.worker);
         counter!("headcount_restarts_total", "part" => "rounds").absolute(status.restarts.rounds);
         gauge!("headcount_build_info", "version" => status.version).set(1.0);
-        let (decisions, rounds) = (self.headcount.decision_times(), self.headcount.round_times());
-        publish(&histogram!("headcount_decision_duration_seconds"), decisions, &mut self.decision_times);
-        publish(&histogram!("headcount_sync_round_duration_seconds"), rounds, &mut self.round_times);
     }
 }
 
@@ -231,21 +276,6 @@ fn publish_line(line: &LineStatus) {
     let TicketChecks { valid, expired, forged } = line.tickets;
     for (found, count) in [("valid", valid), ("expired", expired), ("forged", forged)] {
         counter!("headcount_tickets_total", "found" => found).absolute(count);
-    }
-}
-
-fn publish(to: &metrics::Histogram, from: &Histogram, published: &mut Published) {
-    let ends: Vec<f64> = Histogram::upper_bounds().map(|end| end.as_secs_f64()).collect();
-    let longest = ends.last().copied().unwrap_or_default();
-    // A value just below the bucket's upper end, so that a recorder with the same buckets uses the same bucket; and one
-    // above all ends for the last bucket.
-    let values = ends.iter().map(|end| end * 0.999).chain([longest * 1.001]);
-    for ((value, count), published) in values.zip(from.counts()).zip(published) {
-        let new = usize::try_from(count - *published).unwrap_or(usize::MAX);
-        if new > 0 {
-            to.record_many(value, new);
-        }
-        *published = count;
     }
 }
 
