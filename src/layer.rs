@@ -24,6 +24,7 @@ mod judgement;
 mod limit;
 mod limit_layer;
 mod limited;
+mod newcomers;
 mod pass;
 mod preferences;
 mod quota;
@@ -159,7 +160,7 @@ impl AdmissionLayer {
     #[must_use]
     pub fn limit_newcomers(self, limit: Limit) -> Self {
         assert!(limit.limiter().is_here(), "a limiter of newcomers must be in memory");
-        self.ruled(|rules| rules.limits.newcomers.add_to_admission(limit, &rules.headcount))
+        self.ruled(|rules| rules.limits.newcomers.add(limit, &rules.headcount))
     }
 
     /// Adds a limit of refused tokens per key. Without it, a client could try tokens until one is a false positive and

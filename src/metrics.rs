@@ -11,9 +11,9 @@ use crate::room::Mode;
 use crate::round::Outcome;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
-/// Publishes a controller's figures to the current recorder. Call [`Metrics::publish`] every few seconds: most recorders
-/// keep each decision's duration by itself until the next scrape, so after an hour without a call they would get millions
-/// at once.
+/// Publishes a controller's figures to the current recorder. Call [`Metrics::publish`] every few seconds. Most
+/// recorders keep each duration by itself until the next scrape, so after an hour without a call they would get
+/// millions at once.
 ///
 /// ```
 /// # #[cfg(feature = "admin")] {

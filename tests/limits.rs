@@ -86,6 +86,47 @@ fn newcomers_whom_a_limit_refuses_take_no_seat() {
     );
 }
 
+/// Charged are newcomers who get a seat. One client that its own limit refuses keeps nobody out.
+#[test]
+fn newcomers_whom_another_limit_refuses_are_not_charged() {
+    let state = tempdir().unwrap();
+    let rules =
+        limit("door", "key = \"constant\"\nalgorithm = \"sliding_log\"\nrate = \"2/1h\"\napplies_to = \"newcomers\"")
+            + &limit("address", "key = \"client_ip\"\nalgorithm = \"sliding_log\"\nrate = \"1/1h\"")
+            + TRUST;
+    let server = start(state.path(), 10, &rules);
+    let from = |token: &str, address: &str| ask(&server, "", token, &[("X-Forwarded-For", address)]);
+    assert_eq!(from("alice", "203.0.113.1").status, 200);
+    for nth in 0..20 {
+        let limited = from(&format!("made-up-{nth}"), "203.0.113.1");
+        assert_eq!((limited.status, limited.header("x-headcount-limit")), (429, "address"));
+    }
+    assert_eq!(from("bob", "203.0.113.2").status, 200, "one permit is left");
+    let kept_out = from("carol", "203.0.113.3");
+    assert_eq!((kept_out.status, kept_out.header("x-headcount-limit")), (429, "door"));
+}
+
+/// A token that got no seat is a guess like any other.
+#[test]
+fn a_token_that_a_limit_refused_counts_as_no_admitted_one() {
+    let state = tempdir().unwrap();
+    let rules = limit("guesses", "key = \"client_ip\"\nrate = \"1/1h\"\napplies_to = \"refused\"")
+        + &limit("address", "key = \"client_ip\"\nrate = \"1/1h\"")
+        + TRUST;
+    let server = start(state.path(), 2, &rules);
+    let decide = |token: &str, address: &str| {
+        let answer = ask(&server, "", token, &[("X-Forwarded-For", address)]);
+        (answer.status, answer.header("x-headcount-limit").to_owned())
+    };
+    assert_eq!(decide("alice", "203.0.113.1"), (200, String::new()));
+    for nth in 0..10 {
+        assert_eq!(decide(&format!("made-up-{nth}"), "203.0.113.1"), (429, "address".into()));
+    }
+    assert_eq!(decide("bob", "203.0.113.2"), (200, String::new()), "now the room is full");
+    let looked_up = (0..10).filter(|nth| decide(&format!("made-up-{nth}"), "203.0.113.1").1 != "guesses").count();
+    assert_eq!(looked_up, 1, "one guess an hour");
+}
+
 #[test]
 fn checks_that_wait_for_a_limit_leave_connections_to_others() {
     for (most, time, second) in [(0, "1m", (429, "limited")), (1, "1s", (200, "seen"))] {

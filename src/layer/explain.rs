@@ -41,7 +41,7 @@ impl RequestLimits {
         let subject = request.user.as_deref().map(Into::into);
         let caller = Caller { token: request.token.as_deref(), subject, ..Caller::default() };
         let mut answers = Vec::new();
-        let newcomers = Some(&self.newcomers).filter(|_| is_newcomer);
+        let newcomers = Some(self.newcomers.limits()).filter(|_| is_newcomer);
         for limits in newcomers.into_iter().chain([&self.requests]) {
             limits.explain(headcount, &info, &caller, &mut answers).await;
         }

@@ -2,9 +2,10 @@
 
 use super::body::AdmissionBody;
 use super::judgement::Entry;
+use super::newcomers::Newcomer;
 use super::pass::Handout;
 use crate::fingerprint::Fingerprint;
-use crate::headcount::{Headcount, HeldSeat};
+use crate::headcount::Headcount;
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
@@ -56,7 +57,7 @@ type Pending<F> = Pin<Box<dyn Future<Output = AdmissionFuture<F>> + Send>>;
 /// What the layer does for an admitted user when the service has answered.
 struct AfterAdmission {
     headcount: Headcount,
-    seat: Option<HeldSeat>,
+    newcomer: Option<Newcomer>,
     pass: Option<Handout>,
     /// The fingerprint of the user, if the request keeps or makes its user active.
     fingerprint: Option<Fingerprint>,
@@ -68,11 +69,11 @@ impl<F: Future> AdmissionFuture<F> {
     }
 
     pub(super) fn admitted(inner: F, entry: Entry, headcount: &Headcount) -> Self {
-        let Entry { seat, pass, fingerprint, .. } = entry;
+        let Entry { newcomer, pass, fingerprint, .. } = entry;
         Self {
             state: State::Admitted {
                 inner,
-                guest: AfterAdmission { headcount: headcount.clone(), seat, pass, fingerprint },
+                guest: AfterAdmission { headcount: headcount.clone(), newcomer, pass, fingerprint },
             },
         }
     }
@@ -128,8 +129,8 @@ impl AfterAdmission {
             // A failed request does not make a newcomer active.
             return response.map(|body| AdmissionBody::inner(body, || None));
         }
-        if let Some(seat) = self.seat.take() {
-            seat.take();
+        if let Some(newcomer) = self.newcomer.take() {
+            newcomer.enter();
         }
         if let Some(pass) = &self.pass {
             self.headcount.add_pass(pass, response.headers_mut());

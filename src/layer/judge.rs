@@ -6,14 +6,14 @@ use super::caller::Caller;
 use super::judgement::{Entry, Judgement};
 use super::limit::{ApplicableLimits, Limits};
 use super::limited::Limited;
+use super::newcomers::{Newcomer, Newcomers};
 use super::quota::Quotas;
 use super::refusal::Refusal;
 use super::refusals::{Attempt, Refusals};
 use super::request::RequestInfo;
 use super::verify::NoCaller;
 use crate::config::{Enforcement, RouteClass};
-use crate::headcount::{Admission, AdmitOptions, Admitted, Decision, Headcount, HeldSeat, Record, User};
-use crate::limit::Ask;
+use crate::headcount::{Admission, AdmitOptions, Admitted, Decision, Headcount, Record, User};
 use crate::line::Comer;
 use crate::token_source::{InvalidToken, Unverifiable};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use std::time::Duration;
 #[derive(Clone, Default)]
 pub(crate) struct RequestLimits {
     /// Asked before a newcomer takes a seat.
-    pub(crate) newcomers: Limits,
+    pub(crate) newcomers: Newcomers,
     /// Charged when a request is refused. Checked without a charge before the lookup of a token that could be a guess.
     pub(crate) refusals: Refusals,
     /// Asked after a request is admitted. `judge` only selects those that apply; the code that calls `judge` asks them
@@ -33,7 +33,8 @@ pub(crate) struct RequestLimits {
 /// The decision about a user.
 struct Decided {
     admission: Admission,
-    seat: Option<HeldSeat>,
+    /// What is held for a newcomer.
+    newcomer: Option<Newcomer>,
     /// Whether the request keeps its user active: the user was active before or takes a seat now, and the route renews
     /// users. Such a user gets a pass.
     is_renewed: bool,
@@ -243,7 +244,7 @@ impl Headcount {
     ) -> Result<Decided, NotDecided> {
         let attempt = limits.refusals.attempt(self, info, caller.token.or(caller.user()).unwrap_or_default());
         // A guess is useful only while newcomers can be rejected. The limits of refusals are checked only then.
-        let rejects_newcomers = self.is_shut() || !limits.newcomers.is_empty();
+        let rejects_newcomers = self.is_shut() || !limits.newcomers.limits().is_empty();
         if let Some(attempt) = attempt.as_ref().filter(|_| rejects_newcomers)
             && let Err(limited) = attempt.check()
             && !options.pass.is_some_and(|pass| self.holds_pass(pass, user))
@@ -252,7 +253,7 @@ impl Headcount {
             return Err(NotDecided::Limited(limited.wait_at_least(self.retry_after_for_limited(user))));
         }
         let is_first = options.takes_seat;
-        let newcomers = if class == RouteClass::Observe { &Limits::default() } else { &limits.newcomers };
+        let newcomers = Some(&limits.newcomers).filter(|_| class != RouteClass::Observe);
         let mut comer = None;
         let decided = match self.decide_without_seat(user, options) {
             Some(admission) => Ok((admission, None, Quotas::default())),
@@ -267,7 +268,7 @@ impl Headcount {
                         return Err(NotDecided::Waits(Delayed { delay, comer }));
                     }
                     None => {
-                        let applicable = || newcomers.applicable(self, info, Some(caller));
+                        let applicable = |limits: &Limits| limits.applicable(self, info, Some(caller));
                         self.decide_newcomer(user, options, newcomers, applicable)
                     }
                 }
@@ -279,15 +280,19 @@ impl Headcount {
             _ => false,
         };
         let is_admitted = matches!(decided, Ok((Admission::Admitted(_), ..)));
+        let holds_seat = matches!(&decided, Ok((_, Some(Newcomer { seat: Some(_), .. }), _)));
         match &attempt {
-            Some(attempt) if is_active => attempt.note_admitted(),
+            Some(attempt) if is_active && !holds_seat => attempt.note_admitted(),
             Some(attempt) if !is_admitted => attempt.note_refused(),
             _ => {}
         }
-        let (admission, seat, quotas) = decided.map_err(NotDecided::Limited)?;
+        let (admission, mut newcomer, quotas) = decided.map_err(NotDecided::Limited)?;
+        if let Some(newcomer) = newcomer.as_mut().filter(|_| holds_seat) {
+            newcomer.note = attempt.as_ref().map(Attempt::note);
+        }
         // A request that can take no seat does not wait for one.
         let comer = comer.filter(|_| class != RouteClass::Observe);
-        Ok(Decided { admission, seat, is_renewed: is_active && options.renews, quotas, comer })
+        Ok(Decided { admission, newcomer, is_renewed: is_active && options.renews, quotas, comer })
     }
 
     /// Decides about a newcomer. Takes the permits first and the seat second, so that the room is not locked while the
@@ -296,24 +301,32 @@ impl Headcount {
         &self,
         user: &User<'_>,
         options: AdmitOptions<'_>,
-        limits: &Limits,
-        applicable: impl FnOnce() -> ApplicableLimits,
-    ) -> Result<(Admission, Option<HeldSeat>, Quotas), Limited> {
-        // A newcomer for whom a seat is held was charged when the seat was reserved. If no seat is free, the limits are
-        // not asked.
-        if limits.is_empty() || !options.takes_seat || !self.may_take_seat(user, options.comer) {
-            let (admission, seat) = self.decide_unseen(user, options);
-            return Ok((admission, seat, Quotas::default()));
-        }
-        let applicable = applicable();
-        let quotas =
-            limits.ask_here(&applicable, Ask::ONE).inspect_err(|_| self.count_limited_newcomer(user, options))?;
+        newcomers: Option<&Newcomers>,
+        applicable: impl FnOnce(&Limits) -> ApplicableLimits,
+    ) -> Result<(Admission, Option<Newcomer>, Quotas), Limited> {
+        let newcomers = newcomers.filter(|newcomers| !newcomers.limits().is_empty() && options.takes_seat);
+        let (charge, quotas) = match newcomers {
+            None => (None, Quotas::default()),
+            Some(newcomers) if self.may_take_seat(user, options.comer) => {
+                let applicable = applicable(newcomers.limits());
+                let charged = newcomers.charge(user.fingerprint(), applicable);
+                let (charge, quotas) = charged.inspect_err(|_| self.count_limited_newcomer(user, options))?;
+                (Some(charge), quotas)
+            }
+            // A newcomer for whom a seat is held was charged when the seat was reserved. If no seat is free, the limits
+            // are not asked.
+            Some(newcomers) => (newcomers.charge_of(user.fingerprint()), Quotas::default()),
+        };
         let (admission, seat) = self.decide_unseen(user, options);
         if !matches!(admission, Admission::Admitted(Admitted::Newcomer | Admitted::Warming)) {
-            limits.give_back_here(&applicable);
-            return Ok((admission, seat, Quotas::default()));
+            return Ok((admission, None, Quotas::default()));
         }
-        Ok((admission, seat, quotas))
+        let newcomer = Newcomer { seat, charge, note: None };
+        if options.record == Record::Now {
+            newcomer.enter();
+            return Ok((admission, None, quotas));
+        }
+        Ok((admission, Some(newcomer), quotas))
     }
 
     /// Answers a request of a user.
@@ -325,12 +338,12 @@ impl Headcount {
         info: &RequestInfo<'_>,
         applicable: ApplicableLimits,
     ) -> Judgement {
-        let Decided { admission, seat, is_renewed, quotas, comer } = decided;
+        let Decided { admission, newcomer, is_renewed, quotas, comer } = decided;
         #[cfg(not(feature = "server"))]
         drop(quotas);
         match self.answer(admission, info, applicable) {
             Judgement::Admitted(mut entry) => {
-                entry.seat = seat;
+                entry.newcomer = newcomer;
                 // A pass keeps its user active. A request to an `observe` route must not keep its user active, so its
                 // response carries no pass.
                 entry.pass = if is_renewed { self.new_handout(user, info) } else { None };

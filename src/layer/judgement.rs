@@ -2,12 +2,13 @@
 
 use super::caller::Subject;
 use super::limit::ApplicableLimits;
+use super::newcomers::Newcomer;
 use super::pass::Handout;
 #[cfg(feature = "server")]
 use super::quota::Quotas;
 use super::refusal::Refusal;
 use crate::fingerprint::Fingerprint;
-use crate::headcount::{Decision, HeldSeat};
+use crate::headcount::Decision;
 
 /// The decision about a request. At the check endpoint, the limits in [`Entry::applicable`] may still refuse an
 /// admitted request.
@@ -17,12 +18,11 @@ pub(crate) enum Judgement {
 }
 
 /// What an admitted request takes along.
-#[derive(Debug)]
 pub(crate) struct Entry {
     #[cfg(feature = "server")]
     pub(crate) decision: Decision,
-    /// The seat that is held for a newcomer.
-    pub(crate) seat: Option<HeldSeat>,
+    /// What is held for a newcomer.
+    pub(crate) newcomer: Option<Newcomer>,
     /// The user's pass, if the request keeps or makes its user active and passes are configured.
     pub(crate) pass: Option<Handout>,
     /// The user's fingerprint, if the request keeps or makes its user active.
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Creates an entry without a seat, a pass and a user.
+    /// Creates an entry without a pass and a user.
     pub(super) fn new(decision: Decision, applicable: ApplicableLimits) -> Self {
         // Only the check endpoint, which the feature `server` has, reports the decision and asks the limits.
         #[cfg(not(feature = "server"))]
@@ -45,7 +45,7 @@ impl Entry {
         Self {
             #[cfg(feature = "server")]
             decision,
-            seat: None,
+            newcomer: None,
             pass: None,
             fingerprint: None,
             subject: None,

@@ -50,6 +50,13 @@ pub(crate) struct Attempt<'l> {
     now: Duration,
 }
 
+/// Notes a token of a newcomer whose request is in progress.
+pub(super) struct Note {
+    answered: Arc<Answered>,
+    pair: u64,
+    now: Duration,
+}
+
 /// The charge for a token before its verification, so that tokens in verification count, too. Dropping the charge gives
 /// the permits back, unless it was kept. So a token that proves valid costs nothing, nor does a request that is dropped
 /// before its verification.
@@ -137,8 +144,13 @@ impl Attempt<'_> {
     /// Notes that the token was admitted.
     pub(super) fn note_admitted(&self) {
         if self.earlier != Some(Earlier::Admitted) {
-            self.answered.admitted.put(self.pair, (), self.now);
+            self.note().admitted();
         }
+    }
+
+    /// Returns what notes the token when its request has succeeded.
+    pub(super) fn note(&self) -> Note {
+        Note { answered: Arc::clone(self.answered), pair: self.pair, now: self.now }
     }
 
     /// Notes that the token was refused, and charges the limits once per token.
@@ -148,6 +160,13 @@ impl Attempt<'_> {
             let _ = self.limits.ask_here(&self.applicable, Ask::ONE);
             self.answered.refused.put(self.pair, (), self.now);
         }
+    }
+}
+
+impl Note {
+    /// Notes that the token was admitted.
+    pub(super) fn admitted(self) {
+        self.answered.admitted.put(self.pair, (), self.now);
     }
 }
 

@@ -686,6 +686,32 @@ async fn concurrent_requests_of_one_newcomer_are_charged_once() {
     assert_eq!(headcount.status().limits[0].allowed, 1);
 }
 
+/// A newcomer is charged who gets a seat, by whichever of several requests.
+#[tokio::test]
+async fn a_newcomer_whose_requests_fail_is_not_charged() {
+    let headcount = Headcount::builder().max_active_users(9).build().unwrap().0;
+    let layer = headcount.layer().limit_newcomers(Limit::new(in_memory("door", 1), LimitKey::Constant));
+    let status = |status: StatusCode| {
+        layer.clone().layer(service_fn(move |_: Request<()>| async move {
+            let response = Response::builder().status(status).body(Full::<bytes::Bytes>::from(""));
+            Ok::<_, Infallible>(response.unwrap())
+        }))
+    };
+    let (fails, succeeds) = (status(StatusCode::UNAUTHORIZED), status(StatusCode::OK));
+    let ask = |token: &str| from(token).body(()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(fails.clone().oneshot(ask("alice")).await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    }
+    drop(fails.clone().call(ask("alice")));
+    // Two requests at once: the one that was charged fails, and the other one succeeds.
+    let (first, second) = (fails.clone().call(ask("alice")), succeeds.clone().call(ask("alice")));
+    assert_eq!(first.await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(succeeds.clone().oneshot(ask("bob")).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS, "charged");
+    assert_eq!(second.await.unwrap().status(), StatusCode::OK);
+    assert_eq!(succeeds.clone().oneshot(ask("bob")).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(headcount.status().active_users.estimate, 1);
+}
+
 #[tokio::test]
 async fn a_layer_of_limits_applies_to_active_users() {
     let headcount = Headcount::builder().max_active_users(1).build().unwrap().0;

@@ -71,7 +71,7 @@ pub(super) async fn respond<'r>(
     limits: &RequestLimits,
     places: Option<&Semaphore>,
 ) -> Response {
-    // A newcomer whom a limit refuses takes no seat.
+    // A newcomer whom a limit refuses takes no seat, and no permit of the limits of newcomers.
     let record = if limits.requests.is_empty() { Record::Now } else { Record::OnSuccess };
     let mut entry = match headcount.judge_or_wait(info, caller, record, limits).await {
         Judgement::Admitted(entry) => entry,
@@ -96,8 +96,8 @@ pub(super) async fn respond<'r>(
             }
         }
     }
-    if let Some(seat) = entry.seat.take() {
-        seat.take();
+    if let Some(newcomer) = entry.newcomer.take() {
+        newcomer.enter();
     }
     response
 }

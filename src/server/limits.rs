@@ -31,7 +31,7 @@ pub(super) fn open(config: &Config, headcount: &Headcount) -> Result<RequestLimi
         let limiter = stores.limit(limit)?;
         match limit.applies_to {
             AppliesTo::All => limits.requests.add(limiter, headcount),
-            AppliesTo::Newcomers => limits.newcomers.add_to_admission(limiter, headcount),
+            AppliesTo::Newcomers => limits.newcomers.add(limiter, headcount),
             AppliesTo::Refused => limits.refusals.add(limiter, headcount),
         }
     }
