@@ -937,6 +937,36 @@ fn a_server_that_became_a_replica_is_left_and_found_again() {
     });
 }
 
+/// A name that leads to a replica for minutes, as in a failover. Each request asks the limiter.
+#[test]
+fn a_replica_gets_few_new_connections_however_many_requests_come() {
+    let server = Server::start();
+    let (runtime, connection) = (runtime(), connect(&server));
+    let login = limiter(&connection, "login", Gcra::new(Rate::per_hour(1), 9));
+    let connections = || {
+        let stats: String = server.ask(&["INFO", "stats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    runtime.block_on(async {
+        assert!(login.ask("k", Ask::ONE).await.unwrap().is_allowed());
+        let _: () = server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+        let (before, begun) = (connections(), Instant::now());
+        for _ in 0..500 {
+            assert!(login.ask("k", Ask::ONE).await.is_err());
+        }
+        // Ten at once, one a second, and the test's own.
+        let (made, most) = (connections() - before, 12 + begun.elapsed().as_secs());
+        assert!(made <= most, "{made} connections");
+        let _: () = server.ask(&["REPLICAOF", "NO", "ONE"]);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while login.ask("k", Ask::ONE).await.is_err() {
+            assert!(Instant::now() < deadline, "a master is used again");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+}
+
 #[test]
 fn admission_and_limiters_share_one_connection() {
     let server = Server::start();

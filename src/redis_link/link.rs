@@ -133,7 +133,7 @@ impl RedisLink {
         };
         let too_late = |_| StoreError::unavailable(format_args!("no connection within {within:?}"));
         let _attempt = timeout_at(deadline, self.attempt.lock()).await.map_err(too_late)?;
-        {
+        let failed_before = {
             let mut state = self.state.lock();
             if state.line.is_some() {
                 return Ok(());
@@ -150,9 +150,11 @@ impl RedisLink {
                 return Err(failure.clone());
             }
             state.attempts += 1;
+            let failed_before = state.failed_attempts;
             // If the caller drops this future, the attempt counts as failed.
             state.note_failed_attempt(StoreError::unavailable("an attempt to connect was canceled"));
-        }
+            failed_before
+        };
         let attempt = self.place.dial(&self.dialer, deadline).await;
         let mut state = self.state.lock();
         match attempt {
@@ -162,7 +164,8 @@ impl RedisLink {
                 state.server = Some(server);
                 state.number += 1;
                 state.timed_out = None;
-                state.failed_attempts = 0;
+                // Not zero before the server has answered a command: one that closes each connection is down, too.
+                state.failed_attempts = failed_before;
                 state.last_failure = None;
                 state.not_before = None;
                 Ok(())
@@ -195,17 +198,21 @@ impl RedisLink {
             Ok(Ok(answer)) => {
                 if is_current {
                     state.timed_out = None;
+                    state.failed_attempts = 0;
                 }
                 Ok(answer)
             }
             Ok(Err(error)) => {
                 let trouble = line.trouble.get();
-                if is_current && (trouble.is_some() || classify::is_final(&error)) {
-                    state.drop_connection();
-                }
+                let is_final = trouble.is_some() || classify::is_final(&error);
                 let moved_to = classify::moved_to(&error, server.as_ref());
-                let error = trouble.cloned().unwrap_or_else(|| classify::error(&error));
-                Err(Failure { error: self.dialer.redacted(error), moved_to })
+                let error = self.dialer.redacted(trouble.cloned().unwrap_or_else(|| classify::error(&error)));
+                // Calls that overlapped count as one failure.
+                if is_current && is_final && state.line.is_some() {
+                    state.drop_connection();
+                    state.note_failed_attempt(error.clone());
+                }
+                Err(Failure { error, moved_to })
             }
             Err(_) => {
                 // Calls that overlapped count as one timeout, not as two in a row.
