@@ -939,6 +939,7 @@ fn a_server_that_became_a_replica_is_left_and_found_again() {
 
 /// A name that leads to a replica for minutes, as in a failover. Each request asks the limiter.
 #[test]
+#[allow(clippy::disallowed_methods)] // A connection a second is what is promised.
 fn a_replica_gets_few_new_connections_however_many_requests_come() {
     let server = Server::start();
     let (runtime, connection) = (runtime(), connect(&server));

@@ -136,6 +136,16 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
     );
     let twice = said(&validate(&twice, &[]));
     assert!(twice.contains("warning: limit first: requests that a later limit refuses"), "{twice}");
+    let fleet = "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\n";
+    let slow = |word: &str| {
+        let limit = "[[limit]]\nname = 'a'\nkey = 'token'\nrate = '1/s'\nstore = 'redis'\nwithin = '2s'\n";
+        said(&validate(&format!("{fleet}{limit}on_store_error = '{word}'\n"), &[]))
+    };
+    let late = "warning: limit a: within is as long as proxies wait for an answer";
+    assert!(slow("deny").contains(late) && slow("local").contains(late), "{}", slow("local"));
+    assert!(!slow("allow").contains(late), "{}", slow("allow"));
+    let sentinels = said(&validate(&format!("{fleet}sentinels = ['127.0.0.1']\nmaster = 'm'\ntls = true\n"), &[]));
+    assert!(sentinels.contains("warning: redis.sentinel_tls is false"), "{sentinels}");
     for (bad, key, way_out) in [
         ("[admission]\nmax_active_user = 5\n", "max_active_user", "did you mean admission.max_active_users?"),
         ("[admission]\nmax_active_users = 0\n", "max_active_users", "between 1 and"),
@@ -175,6 +185,20 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
             "redis.ca_file",
             "/nowhere",
         ),
+        (
+            "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\n[redis]\nurl = \
+             'redis://h?ssl=true'\n",
+            "redis.url",
+            "rediss://",
+        ),
+        (
+            "[admission]\nmax_active_users = 5\n[token]\nsecret = 'the key of the fleet'\nsecret_file = '/key'\n",
+            "token.secret",
+            "leave one of them out",
+        ),
+        ("[admission]\nmax_active_users = 5\n[snapshot]\nfile = '/dev/null/x'\n", "snapshot.file", "cannot be used"),
+        ("[admission]\nmax_active_users = 5\n[snapshot]\nfile = '/tmp'\n", "snapshot.file", "cannot be used"),
+        ("[admission]\nmax_active_users = 5\n[server]\nlisten = '0.0.0.0:7071'\n", "admin.listen", "give each its own"),
         ("[admission\n", "headcount.toml:1:", "TOML"),
         (&"# much\n".repeat(20_000), "headcount.toml", "more than 128 KiB"),
     ] {

@@ -63,6 +63,8 @@ pub enum ConfigError {
     NoTokenSource,
     #[error("{key}: {source}. To make one: head -c 32 /dev/urandom | base64 > fingerprint.key")]
     Secret { key: &'static str, source: KeyError },
+    #[error("{key} {why}")]
+    SecretUnclear { key: &'static str, why: &'static str },
     #[error(
         "token.secret_file is missing: the servers of a fleet must share one fingerprint key. To make one: \
          head -c 32 /dev/urandom | base64 > fingerprint.key; then set token.secret_file to its path, \
@@ -145,6 +147,7 @@ impl ConfigError {
             Self::LineClass { .. } => "line.class",
             Self::JwksUrl { .. } => "token.jwt.jwks_url",
             Self::Secret { key, .. }
+            | Self::SecretUnclear { key, .. }
             | Self::Unreadable { key, .. }
             | Self::Redis { key, .. }
             | Self::Pem { key, .. }

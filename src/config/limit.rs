@@ -424,11 +424,11 @@ impl Limit {
         }
         if let Some(waits) = too_long_for(self.within)
             && asks_a_store
-            && self.on_store_error == OnStoreError::Deny
+            && self.on_store_error != OnStoreError::Allow
         {
             warnings.push(format!(
-                "on_store_error is deny, but within is as long as proxies wait for an answer, or longer: while the \
-                 store hangs, proxies admit requests after {waits}; set within to less, or let proxies wait longer"
+                "within is as long as proxies wait for an answer, or longer: while the store hangs, proxies admit \
+                 requests after {waits}, before on_store_error decides; set within to less, or let proxies wait longer"
             ));
         }
         warnings

@@ -48,7 +48,7 @@ pub struct Token {
         schemars(extend("must_be" = words::A_FILE, "such_as" = "\"/etc/headcount/fingerprint.key\""))
     )]
     pub secret_file: Option<PathBuf>,
-    /// The fingerprint key itself. Set it in the environment, not in a file.
+    /// The fingerprint key itself, in place of `secret_file`. Set it in the environment, not in a file.
     #[cfg_attr(
         feature = "server",
         schemars(
@@ -86,11 +86,14 @@ impl Default for Token {
 impl Token {
     /// Returns the fingerprint key that the configuration names; `None` if it names none.
     pub(crate) fn fingerprint_key(&self) -> Result<Option<FingerprintKey>, ConfigError> {
+        let unclear = |why| Err(ConfigError::SecretUnclear { key: "token.secret", why });
         match (&self.secret, &self.secret_file) {
-            (Some(secret), _) => {
-                let key = FingerprintKey::new(secret.expose().as_bytes());
-                key.map(Some).map_err(|source| ConfigError::Secret { key: "token.secret", source })
+            (Some(_), Some(_)) => unclear("is set, and so is token.secret_file: leave one of them out"),
+            // A variable of the environment was read with this in place of what is not UTF-8.
+            (Some(secret), None) if secret.expose().contains(char::REPLACEMENT_CHARACTER) => {
+                unclear("holds bytes that are not UTF-8: write them to a file, and set token.secret_file to its path")
             }
+            (Some(secret), None) => key_of("token.secret", secret.expose().as_bytes()).map(Some),
             (None, Some(file)) => read_key("token.secret_file", file).map(Some),
             (None, None) => Ok(None),
         }
@@ -117,10 +120,43 @@ impl Token {
     }
 }
 
-/// Returns the fingerprint key in a file: its bytes without a final newline.
 fn read_key(key: &'static str, file: &Path) -> Result<FingerprintKey, ConfigError> {
     let unreadable = |source| ConfigError::Unreadable { key, file: file.to_owned(), source };
-    let bytes = std::fs::read(file).map_err(unreadable)?;
-    let bytes = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(&bytes);
+    key_of(key, &std::fs::read(file).map_err(unreadable)?)
+}
+
+/// Returns the fingerprint key that a file or a variable holds: its bytes without a final newline.
+fn key_of(key: &'static str, bytes: &[u8]) -> Result<FingerprintKey, ConfigError> {
+    let bytes = bytes.strip_suffix(b"\r\n").or(bytes.strip_suffix(b"\n")).unwrap_or(bytes);
     FingerprintKey::new(bytes).map_err(|source| ConfigError::Secret { key, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_same_in_a_file_and_in_a_variable() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for content in ["sixteen bytes, at least", "sixteen bytes, at least\n", "sixteen bytes, at least\r\n"] {
+            std::fs::write(&file, content).unwrap();
+            let by_file = Token { secret_file: Some(file.path().into()), ..Token::default() };
+            let by_variable = Token { secret: Some(Secret::new(content)), ..Token::default() };
+            let id = |token: &Token| token.fingerprint_key().unwrap().unwrap().id();
+            let expected = FingerprintKey::new(b"sixteen bytes, at least").unwrap().id();
+            assert_eq!([id(&by_file), id(&by_variable)], [expected; 2], "{content:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_may_not_be_the_one_of_the_fleet_is_refused() {
+        let secret = |text: &str| Some(Secret::new(text));
+        let both =
+            Token { secret: secret("sixteen bytes, at least"), secret_file: Some("/key".into()), ..Token::default() };
+        let binary = Token { secret: secret("sixteen bytes, at \u{fffd}"), ..Token::default() };
+        for (token, expected) in [(both, "and so is token.secret_file"), (binary, "not UTF-8")] {
+            let error = token.fingerprint_key().unwrap_err();
+            assert!(error.key() == "token.secret" && error.to_string().contains(expected), "{error}");
+        }
+    }
 }

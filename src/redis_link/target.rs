@@ -120,6 +120,7 @@ fn of_url(config: &config::Redis, url: &Secret) -> Result<Said, ConfigError> {
         }
         _ => {
             needs_sentinels(config)?;
+            refuse_unknown_queries(text, &scheme).map_err(refused)?;
             let info = text.into_connection_info().map_err(|error| refused(error.to_string()))?;
             let (server, has_tls) = match info.addr().clone() {
                 ConnectionAddr::Tcp(host, port) => (Address::Tcp(host, port), false),
@@ -130,6 +131,20 @@ fn of_url(config: &config::Redis, url: &Secret) -> Result<Said, ConfigError> {
             Ok(Said { servers: Servers::One(server), login: info.redis_settings().clone(), has_tls })
         }
     }
+}
+
+/// Refuses what the client library would pass over in silence, such as `?ssl=true`.
+fn refuse_unknown_queries(url: &str, scheme: &str) -> Result<(), String> {
+    let known: &[&str] = if scheme.ends_with("unix") { &["protocol", "db", "user", "pass"] } else { &["protocol"] };
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let is_unknown = |pair: &&str| !known.contains(&pair.split('=').next().unwrap_or_default());
+    if query.split('&').filter(|pair| !pair.is_empty()).any(|pair| is_unknown(&pair)) {
+        let known = known.join(", ");
+        return Err(format!(
+            "after ? only these names are known: {known}. For TLS, write rediss:// in place of redis://"
+        ));
+    }
+    Ok(())
 }
 
 /// Reads `redis-sentinel://user:password@host:port,host:port/database?sentinelMasterId=name`, as Lettuce (the Java
@@ -165,8 +180,14 @@ fn of_url_of_many(url: &str, scheme: &str) -> Result<Said, String> {
 fn of_lists(config: &config::Redis) -> Result<Said, ConfigError> {
     let addresses = |key, list: &[String], port| {
         let read = |text: &String| {
-            let refused =
-                |why| ConfigError::Redis { key, why: format!("holds {text:?}: {why}. Such as \"10.0.0.1:{port}\"") };
+            let such = format!("Such as \"10.0.0.1:{port}\"");
+            if text.contains('@') || text.contains("://") {
+                // It may hold a password.
+                let why =
+                    format!("holds an entry that is not shown, with a scheme or a user: write hosts alone. {such}");
+                return Err(ConfigError::Redis { key, why });
+            }
+            let refused = |why| ConfigError::Redis { key, why: format!("holds {text:?}: {why}. {such}") };
             Address::read(text, port).map_err(refused)
         };
         list.iter().map(read).collect::<Result<Vec<_>, _>>()

@@ -2,7 +2,7 @@
 //!
 //! If the default directory cannot be used, that is a warning only. A configured one must be usable.
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) fn choose(config: &mut Config) -> Result<(), String> {
     let Some(directory) = directory() else {
         return Err(format!("there is no state directory, {WAY_OUT}"));
     };
-    match usable(&directory) {
+    match usable(&directory, ["ring.snapshot", "ring.snapshot.lock", "fingerprint.key"].map(Path::new)) {
         Ok(()) => {
             config.snapshot.file = Some(directory.join("ring.snapshot"));
             Ok(())
@@ -37,10 +37,32 @@ fn directory() -> Option<PathBuf> {
     unit.filter(|directory| directory.is_absolute()).or_else(user)
 }
 
+/// Checks that the snapshot file that the configuration names can be used. Writes nothing.
+///
+/// # Errors
+/// [`ConfigError`] if the file or its directory cannot be written.
+pub(super) fn check_file(config: &Config) -> Result<(), ConfigError> {
+    let Some(file) = config.snapshot.file.as_deref().filter(|file| !file.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    let name = file.file_name().unwrap_or_default();
+    let mut lock = name.to_owned();
+    lock.push(".lock");
+    let found = match file.parent() {
+        Some(directory) if !file.is_dir() => {
+            let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+            usable(directory, [Path::new(name), Path::new(&lock)])
+        }
+        _ => Err(io::ErrorKind::IsADirectory.into()),
+    };
+    let key = "snapshot.file";
+    found.map_err(|source| ConfigError::Unreadable { key, file: file.to_owned(), source })
+}
+
 /// Returns an error if the directory can neither be written nor created, or if an earlier server's files there cannot
 /// be used. Writes nothing.
-fn usable(directory: &Path) -> io::Result<()> {
-    for name in ["ring.snapshot", "ring.snapshot.lock", "fingerprint.key"] {
+fn usable<'f>(directory: &Path, files: impl IntoIterator<Item = &'f Path>) -> io::Result<()> {
+    for name in files {
         let file = directory.join(name);
         match access(&file, Access::READ_OK | Access::WRITE_OK) {
             Err(error) if file.exists() => return Err(io::Error::from(error)),

@@ -47,6 +47,7 @@ impl Validated {
     pub fn of(loaded: &Loaded) -> Result<Self, LoadError> {
         let config = loaded.config.clone();
         let settings = check(&config).map_err(|error| loaded.locate(error))?;
+        state::check_file(&config).map_err(|error| loaded.locate(error))?;
         let mut warnings = warnings(&config);
         warnings.extend(config.admission.max_active_users.and_then(|max| settings.capacity_warning(max)));
         warnings.extend(state::choose(&mut config.clone()).err());
@@ -84,6 +85,7 @@ impl Validated {
 
 fn check(config: &Config) -> Result<Settings, ConfigError> {
     check_admin(config)?;
+    check_listeners(config)?;
     if config.fleet.is_some() && config.redis.is_none() {
         return Err(ConfigError::FleetWithoutStore);
     }
@@ -99,6 +101,17 @@ fn check(config: &Config) -> Result<Settings, ConfigError> {
     config.redis.as_ref().map(RedisConnection::configured).transpose()?;
     limits::check(config)?;
     Ok(settings)
+}
+
+/// Checks that the two listeners do not need the same port.
+fn check_listeners(config: &Config) -> Result<(), ConfigError> {
+    let (checks, admin) = (config.server.listen, config.admin.listen);
+    let overlap = checks.ip() == admin.ip() || checks.ip().is_unspecified() || admin.ip().is_unspecified();
+    if checks.port() == admin.port() && checks.port() != 0 && overlap {
+        let expected = "server.listen has this port, too; give each its own";
+        return Err(ConfigError::Value { key: "admin.listen", found: admin.to_string(), expected });
+    }
+    Ok(())
 }
 
 fn warnings(config: &Config) -> Vec<String> {
@@ -125,6 +138,17 @@ fn warnings(config: &Config) -> Vec<String> {
              with each try; set line.carry to \"cookie:ticket\""
                 .into(),
         );
+    }
+    if let Some(redis) = &config.redis {
+        let url = redis.url.as_ref().map_or("", |url| url.expose()).to_ascii_lowercase();
+        let has_tls = redis.tls && !redis.sentinels.is_empty() || url.starts_with("rediss-sentinel:");
+        if has_tls && !redis.sentinel_tls {
+            warnings.push(
+                "redis.sentinel_tls is false: the sentinels are asked without TLS, so somebody on the way can name \
+                 another master, which then gets the password of Redis; set it to true if the sentinels speak TLS"
+                    .into(),
+            );
+        }
     }
     if config.admin.token_file.is_none() && config.admin.allow_proxied {
         warnings.push(

@@ -127,8 +127,18 @@ fn below(section: &str) -> impl Iterator<Item = &'static str> {
 /// Returns whether a value at this path may be secret or contain a secret.
 pub(super) fn holds_secret(path: &str) -> bool {
     let name = without_places(path);
-    ["redis", "postgres", "mysql", "token", "token.secret", "token.jwt", "token.jwt.jwks_url"].contains(&name.as_str())
-        || name.ends_with(".url")
+    const SECRET: [&str; 9] = [
+        "redis",
+        "redis.cluster",
+        "redis.sentinels",
+        "postgres",
+        "mysql",
+        "token",
+        "token.secret",
+        "token.jwt",
+        "token.jwt.jwks_url",
+    ];
+    SECRET.contains(&name.as_str()) || name.ends_with(".url")
 }
 
 /// Returns the key or section in `section` that was probably meant by `name`; `None` if none is similar.

@@ -442,6 +442,8 @@ fn no_message_holds_a_secret() {
         "[redis]\nurl = 'http://me:canary@localhost'\n[token]\nsecret = 'a canary of some length'",
         "[redis]\nurl = 'redis://me:can#canary@localhost'\n[token]\nsecret = 'a canary of some length'",
         "[token]\nsecret = 'canary'",
+        "[redis]\ncluster = ['redis://:canary@10.0.0.1:6379']\n[token]\nsecret = 'a key of some length'",
+        "[redis]\nsentinels = ['me:canary@a:1']\nmaster = 'm'\n[token]\nsecret = 'a key of some length'",
         "[token.jwt]\njwks_url = 'http://me:canary@login.example/keys?key=canary'",
         "[postgres]\nurl = 'canary'\n[[limit]]\nname = 'a'\nkey = 'token'\nrate = '1/s'\nstore = 'postgres'",
     ] {
