@@ -144,6 +144,9 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
     let late = "warning: limit a: within is as long as proxies wait for an answer";
     assert!(slow("deny").contains(late) && slow("local").contains(late), "{}", slow("local"));
     assert!(!slow("allow").contains(late), "{}", slow("allow"));
+    let queue = "[[limit]]\nname = 'a'\nkey = 'token'\nrate = '10/s'\nalgorithm = 'nginx'\nburst = 20\n";
+    let queue = said(&validate(&format!("{fleet}{queue}"), &[]));
+    assert!(queue.contains("the last of burst = 20 requests that come early waits 2.0 s"), "{queue}");
     let sentinels = said(&validate(&format!("{fleet}sentinels = ['127.0.0.1']\nmaster = 'm'\ntls = true\n"), &[]));
     assert!(sentinels.contains("warning: redis.sentinel_tls is false"), "{sentinels}");
     for (bad, key, way_out) in [

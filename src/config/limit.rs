@@ -75,8 +75,9 @@ pub struct Limit {
         schemars(extend("must_be" = "permits per time", "such_as" = "\"20/s\""), with = "String")
     )]
     pub rate: Quota,
-    /// The most permits that are saved up, if the algorithm saves permits; with `nginx`, the number of requests that
-    /// may come early. Default: the permits of `rate`; 0 with `nginx`.
+    /// The most permits that are saved up, if the algorithm saves permits; with `nginx` and `leaky_queue`, the number of
+    /// requests that may come early and wait, each for at most `max_wait`. Default: the permits of `rate`; 0 with
+    /// `nginx`.
     #[serde(default, deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "40")))]
     pub burst: Option<u64>,
@@ -412,6 +413,17 @@ impl Limit {
             warnings.push(format!(
                 "max_wait is as long as proxies wait for an answer, or longer: after {waits}, they admit the request"
             ));
+        }
+        let queues = matches!(self.algorithm, Algorithm::LeakyQueue | Algorithm::Nginx);
+        if let Some(burst @ 1..) = self.burst.filter(|_| queues && self.applies_to == AppliesTo::All) {
+            let last = self.rate.time.as_secs_f64() * burst as f64 / self.rate.permits.max(1) as f64;
+            if self.max_wait.as_secs_f64() < last {
+                warnings.push(format!(
+                    "the last of burst = {burst} requests that come early waits {last:.1} s, and max_wait is {:?}: \
+                     requests that would have to wait longer are refused",
+                    self.max_wait
+                ));
+            }
         }
         if let Some(waits) = too_long_for(together)
             && too_long_for(self.max_wait).is_none()

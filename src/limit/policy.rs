@@ -93,7 +93,8 @@ macro_rules! policies {
                 })
             }
 
-            fn max_wait(&self) -> u64 {
+            /// Returns the longest wait of requests that do not set one, in nanoseconds.
+            pub(crate) fn max_wait(&self) -> u64 {
                 match self {
                     $(Self::$name(policy) => policy.max_wait(),)*
                 }

@@ -62,7 +62,8 @@ impl Stores {
     fn open(config: &Config) -> Result<Self, ConfigError> {
         let mut stores = Self::default();
         let needs = |store| config.limit.iter().any(|limit| limit.store == store);
-        // All limits of a database share a pool, with the longest of their time limits.
+        // All limits of a database share a pool. The database itself ends a statement after the longest of their time
+        // limits.
         #[cfg(any(feature = "postgres", feature = "mysql"))]
         let within = |store| {
             let limits = config.limit.iter().filter(|limit| limit.store == store);
@@ -166,7 +167,7 @@ impl Stores {
         if !limit.routes.is_empty() {
             applied = applied.routes(&limit.routes)?;
         }
-        Ok(applied.max_wait(limit.max_wait))
+        Ok(applied.max_wait(longest_wait(limit, &policy)))
     }
 
     fn store(&self, limit: &config::Limit, policy: &Policy) -> Result<Store, ConfigError> {
@@ -184,6 +185,7 @@ impl Stores {
             {
                 #[cfg(feature = "postgres")]
                 if let (Some(store), Policy::Gcra(bucket)) = (&self.postgres, policy) {
+                    let store = store.with_time_limit(limit.within);
                     let bucket = store.bucket(bucket.clone()).and_then(|bucket| bucket.named(&limit.name));
                     return bucket.map(Store::from).map_err(|error| refused(error.to_string()));
                 }
@@ -192,7 +194,7 @@ impl Stores {
             {
                 #[cfg(feature = "mysql")]
                 if let (Some(store), Some(zone)) = (&self.mysql, limit.zone) {
-                    return Ok(store.velocity(zone).into());
+                    return Ok(store.with_time_limit(limit.within).velocity(zone).into());
                 }
             }
         }
@@ -258,6 +260,14 @@ fn database(key: &'static str, error: &crate::limit::SqlError) -> ConfigError {
     ConfigError::Value { key, found: error.to_string(), expected: "see the section's url in the README" }
 }
 
+/// Returns how long a request may wait for a limit. Some algorithms bound the wait themselves, by their burst.
+fn longest_wait(limit: &config::Limit, policy: &Policy) -> Duration {
+    match limit.algorithm {
+        Algorithm::LeakyQueue | Algorithm::Nginx => limit.max_wait.min(Duration::from_nanos(policy.max_wait())),
+        _ => limit.max_wait,
+    }
+}
+
 /// Makes the policy of a limit.
 fn policy(limit: &config::Limit) -> Result<Policy, PolicyError> {
     let config::Quota { permits, time } = limit.rate;
@@ -274,4 +284,47 @@ fn policy(limit: &config::Limit) -> Result<Policy, PolicyError> {
         Algorithm::Velocity => velocity(permits, time).into(),
         Algorithm::Nginx => nginx(rate).burst(limit.burst.unwrap_or(0)).try_into()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a limit that denies would wait until the proxy admits.
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn each_limit_in_a_database_has_its_own_time_limit() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("postgres://limits@{}/app", silent.local_addr().unwrap());
+        let in_postgres = |name: &str, within| config::Limit {
+            name: name.into(),
+            within,
+            store: LimitStore::Postgres,
+            on_store_error: config::OnStoreError::Deny,
+            ..config::Limit::default()
+        };
+        let limit =
+            vec![in_postgres("pay", Duration::from_millis(50)), in_postgres("report", Duration::from_secs(600))];
+        let postgres = Some(config::Database { url: config::Secret::new(url) });
+        let config = Config { limit, postgres, ..Config::default() };
+        let limit = Stores::open(&config).unwrap().limit(&config.limit[0]).unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(60), limit.limiter().ask("k", crate::limit::Ask::ONE));
+        assert!(!answer.await.expect("an answer in time").unwrap().is_allowed());
+    }
+
+    #[test]
+    fn the_burst_of_a_queue_bounds_its_wait() {
+        for (algorithm, burst, max_wait, expected) in [
+            (Algorithm::Nginx, Some(2), 10, 2),
+            (Algorithm::Nginx, None, 10, 0),
+            (Algorithm::Nginx, Some(2), 1, 1),
+            (Algorithm::LeakyQueue, Some(3), 10, 3),
+            (Algorithm::TokenBucket, Some(3), 10, 10),
+        ] {
+            let (rate, max_wait) = ("1/s".parse().unwrap(), Duration::from_secs(max_wait));
+            let limit = config::Limit { algorithm, burst, rate, max_wait, ..config::Limit::default() };
+            let found = longest_wait(&limit, &policy(&limit).unwrap());
+            assert_eq!(found, Duration::from_secs(expected), "{algorithm:?} {burst:?} {max_wait:?}");
+        }
+    }
 }

@@ -187,6 +187,12 @@ impl Mysql {
         Self::builder(url).open()
     }
 
+    /// Returns this store, on the same connections, with another time limit for each call.
+    #[cfg(feature = "server")]
+    pub(crate) fn with_time_limit(&self, within: Duration) -> Self {
+        Self { within, ..self.clone() }
+    }
+
     /// Returns a builder for a store.
     pub fn builder(url: impl Into<String>) -> MysqlBuilder {
         MysqlBuilder { url: Secret::new(url), connections: CONNECTIONS, within: WITHIN }

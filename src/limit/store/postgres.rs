@@ -193,6 +193,12 @@ impl Postgres {
         Self::builder(url).open()
     }
 
+    /// Returns this store, on the same connections, with another time limit for each call.
+    #[cfg(feature = "server")]
+    pub(crate) fn with_time_limit(&self, within: Duration) -> Self {
+        Self { within, ..self.clone() }
+    }
+
     /// Returns a builder for a store.
     pub fn builder(url: impl Into<String>) -> PostgresBuilder {
         PostgresBuilder { url: Secret::new(url), connections: CONNECTIONS, within: WITHIN }
