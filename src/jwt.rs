@@ -71,6 +71,8 @@ pub(crate) struct Verifier {
     /// The keys of the files and of the last key set that could be fetched.
     keys: RwLock<Arc<[Key]>>,
     has_all: AtomicBool,
+    /// Whether it was logged that a token fits more keys than are tried.
+    warned: AtomicBool,
     /// How often the keys have changed.
     changes: AtomicU64,
     verified: Recent<TokenHash, Verified>,
@@ -112,6 +114,7 @@ impl Verifier {
             url,
             keys,
             has_all,
+            warned: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             verified: Recent::new(VERIFIED_FOR, MOST_VERIFIED),
             refused: Recent::new(REFUSED_FOR, MOST_REFUSED),
@@ -246,6 +249,14 @@ impl Verifier {
         let keys = Arc::clone(&self.keys.read());
         let named = keys.iter().filter(|key| key.is_named_by(header));
         let fitting = named.chain(keys.iter().filter(|key| key.may_be_meant_by(header))).take(MOST_TRIED);
+        let fits = |key: &&Key| key.is_named_by(header) || key.may_be_meant_by(header);
+        if keys.iter().filter(fits).count() > MOST_TRIED && !self.warned.swap(true, Relaxed) {
+            tracing::warn!(
+                algorithm = ?header.alg,
+                "a token fits more than {MOST_TRIED} keys, and no more are tried, so valid tokens of the others are \
+                 refused: the issuer must name the key in each token (kid), and each key"
+            );
+        }
         let mut tried = 0;
         for key in fitting {
             if key.has_signed(message.as_bytes(), &signature) {

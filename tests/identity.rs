@@ -207,6 +207,10 @@ fn without_keys_everybody_is_rejected_where_newcomers_are() {
         assert_eq!(force(mode), 200, "{mode}");
         assert_eq!(server.decide(&token), decision, "{mode}");
     }
+    // What passes unverified tokens on is not about tokens that cannot be verified yet.
+    let lenient = tempdir().unwrap();
+    let text = format!("{url}\nunverified = 'missing-token'\n[admission]\nmissing_token = 'reject'");
+    assert_eq!(start(lenient.path(), 10, &text).decide(&token), "warming");
     // Redis answers; the server of keys does not.
     let (redis, closed) = (Redis::start(), tempdir().unwrap());
     let file = closed.path().join("headcount.toml");

@@ -75,8 +75,8 @@ pub struct Limit {
         schemars(extend("must_be" = "permits per time", "such_as" = "\"20/s\""), with = "String")
     )]
     pub rate: Quota,
-    /// The most permits that are saved up, if the algorithm saves permits; with `nginx` and `leaky_queue`, the number of
-    /// requests that may come early and wait, each for at most `max_wait`. Default: the permits of `rate`; 0 with
+    /// The most permits that are saved up, if the algorithm saves permits; with `nginx` and `leaky_queue`, the number
+    /// of requests that may come early and wait, each for at most `max_wait`. Default: the permits of `rate`; 0 with
     /// `nginx`.
     #[serde(default, deserialize_with = "whole_if_any")]
     #[cfg_attr(feature = "server", schemars(extend("must_be" = "a whole number, at least 1", "such_as" = "40")))]

@@ -1,5 +1,7 @@
 //! The keys that may have signed a token, and how they are read.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use jsonwebtoken::crypto::rust_crypto::DEFAULT_PROVIDER;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header};
@@ -202,8 +204,23 @@ impl Key {
 fn is_public(bytes: &[u8]) -> bool {
     let begins = |what: &[u8]| bytes.trim_ascii_start().starts_with(what);
     let holds_pem = bytes.windows(11).any(|window| window == b"-----BEGIN ");
-    // PEM after other text, a byte order mark, a list of JWKs, OpenSSH's forms, and a DER SEQUENCE.
-    holds_pem || begins(b"\xef\xbb\xbf") || begins(b"[") || begins(b"ssh-") || begins(b"ecdsa-") || is_der(bytes)
+    // PEM after other text, a byte order mark, a list of JWKs, OpenSSH's forms, SSH2's, XML, and a DER SEQUENCE.
+    let marks: [&[u8]; 6] = [b"\xef\xbb\xbf", b"[", b"ssh-", b"ecdsa-", b"---- BEGIN", b"<"];
+    holds_pem || marks.into_iter().any(begins) || is_der(bytes) || is_base64_of_der(bytes)
+}
+
+/// Returns whether the bytes are the text of a PEM file without its first and last line, as some issuers show their
+/// keys.
+fn is_base64_of_der(bytes: &[u8]) -> bool {
+    let text: Vec<u8> = bytes.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let Ok(der) = BASE64_STANDARD.decode(text) else { return false };
+    // A key begins with another SEQUENCE or an INTEGER. Base64 of random bytes, a usual secret, hardly ever does.
+    let content = match der.get(1) {
+        Some(0x82) => der.get(4),
+        Some(0x81) => der.get(3),
+        _ => der.get(2),
+    };
+    is_der(&der) && matches!(content, Some(0x30 | 0x02))
 }
 
 fn is_der(bytes: &[u8]) -> bool {

@@ -269,9 +269,25 @@ fn an_invalid_key_is_refused_with_the_reason() {
         (b"\xef\xbb\xbf{\"keys\": [], \"and\": \"so on and so on\"}", "looks like a public key"),
         (b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI somebody@somewhere", "looks like a public key"),
         (&rcgen::PublicKeyData::subject_public_key_info(&p384), "looks like a public key"),
+        (bare_pem(&RSA.1).as_bytes(), "looks like a public key"),
+        (bare_pem(&p384.public_key_pem()).as_bytes(), "looks like a public key"),
+        (b"---- BEGIN SSH2 PUBLIC KEY ----\nAAAAC3NzaC1lZDI1NTE5AAAAI\n", "looks like a public key"),
+        (b"<RSAKeyValue><Modulus>AAAAC3NzaC1lZDI1NTE5AAAAI</Modulus></RSAKeyValue>", "looks like a public key"),
     ] {
         let error = Key::in_file(file).err().unwrap_or_else(|| panic!("should be refused: {why}"));
         assert!(error.contains(why), "{error:?} lacks {why:?}");
+    }
+}
+
+/// A PEM file without its first and last line.
+fn bare_pem(pem: &str) -> String {
+    pem.lines().filter(|line| !line.starts_with('-')).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn base64_of_random_bytes_is_a_secret() {
+    for text in ["q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA=", "MB4SNFZ4kKvN7xI0VniQq83vEjRWeJCrze8SNFZ4kKs="] {
+        assert!(Key::in_file(text.as_bytes()).is_ok(), "{text}");
     }
 }
 

@@ -117,8 +117,9 @@ impl Headcount {
                 let subject = Some(user.name.as_ref().to_owned().into());
                 Ok(Caller { token: Some(token), subject, claims: user.claims, ..Caller::default() })
             }
-            (Err(_), Unverified::MissingToken) => Ok(Caller::default()),
-            (Err(why), Unverified::Reject) => Err(InvalidToken::Unverifiable(why)),
+            // While the keys have not been fetched, nobody's token can be verified: that is not the token's fault.
+            (Err(why), Unverified::MissingToken) if why != crate::Unverifiable::NoKeysYet => Ok(Caller::default()),
+            (Err(why), _) => Err(InvalidToken::Unverifiable(why)),
         }
     }
 }
