@@ -319,6 +319,10 @@ impl Override {
         if let Some(warning) = said["warning"].as_str() {
             eprintln!("warning: {warning}");
         }
+        let sync = &operator.status()?["sync"];
+        if sync["store"] != "none" && sync["ok"] == false {
+            eprintln!("warning: the store is away, so this server alone obeys: give the others the same order");
+        }
         Ok(())
     }
 

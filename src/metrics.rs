@@ -7,7 +7,7 @@ use crate::headcount::LimitDatabase;
 use crate::headcount::{CORRUPT_REASONS, Headcount, Histogram, LineStatus, PassChecks, TicketChecks};
 use crate::limiter_status::LimiterStatus;
 use crate::pass::PassCheck;
-use crate::room::Mode;
+use crate::room::{Mode, OverrideMode};
 use crate::round::Outcome;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
@@ -126,12 +126,28 @@ impl Metrics {
         describe_gauge!("headcount_enforcing", "1 if rejections are enforced, 0 with enforcement shadow or off.");
         describe_gauge!("headcount_simulated_users", "In shadow mode: how many users would be active under X.");
         describe_gauge!("headcount_override_active", "1 while an operator's override is in force.");
+        describe_gauge!("headcount_override_open", "1 while an operator's override admits everybody.");
         describe_gauge!(
             "headcount_foreign_generation",
             "1 while servers with another capacity, window or key are alive."
         );
         describe_gauge!("headcount_clock_offset_seconds", "How far this machine's wall clock is ahead of the fleet's.");
         describe_counter!("headcount_news_beats_total", "Exchanges of news between the rounds, by outcome.");
+        describe_gauge!(
+            "headcount_news_age_seconds",
+            "Time since this server last exchanged news between the rounds; NaN if it never has."
+        );
+        describe_gauge!("headcount_news_period_seconds", "Time between two exchanges of news; NaN without any.");
+        describe_gauge!("headcount_servers", "Servers of the fleet that this server knows to be alive.");
+        describe_gauge!("headcount_share", "Free seats that this server may give to newcomers.");
+        describe_gauge!("headcount_fleet_free_seats", "Free seats of the fleet by lease; NaN without leases.");
+        describe_gauge!("headcount_delayed_refusals_waiting", "Refusals that wait for news of their users now.");
+        describe_counter!("headcount_delayed_refusals_total", "Refusals that waited for news of their users.");
+        describe_counter!("headcount_delayed_refusals_recognized_total", "Refusals that waited and became admissions.");
+        describe_counter!(
+            "headcount_delayed_refusals_at_once_total",
+            "Refusals that did not wait, because too many others did."
+        );
         describe_counter!("headcount_seats_granted_total", "Seats that the ledger has granted to this server.");
         describe_counter!("headcount_news_received_total", "Users learned from other servers between the rounds.");
         describe_gauge!("headcount_line_waiting", "Newcomers who wait in the line.");
@@ -199,8 +215,19 @@ impl Metrics {
         counter!("headcount_news_beats_total", "outcome" => "success")
             .absolute(status.sync.beats - status.sync.beats_failed);
         counter!("headcount_news_beats_total", "outcome" => "failure").absolute(status.sync.beats_failed);
+        // What is not known is no number.
+        gauge!("headcount_news_age_seconds").set(status.sync.last_beat_seconds.unwrap_or(f64::NAN));
+        gauge!("headcount_news_period_seconds").set(status.sync.beat_every_seconds.unwrap_or(f64::NAN));
         counter!("headcount_news_received_total").absolute(status.sync.news_received);
         counter!("headcount_seats_granted_total").absolute(status.sync.seats_granted);
+        gauge!("headcount_fleet_free_seats").set(status.sync.fleet_free_seats.map_or(f64::NAN, |free| free as f64));
+        gauge!("headcount_share").set(status.share as f64);
+        gauge!("headcount_servers").set(status.sync.nodes as f64);
+        let delayed = status.delayed_refusals;
+        gauge!("headcount_delayed_refusals_waiting").set(delayed.waiting as f64);
+        counter!("headcount_delayed_refusals_total").absolute(delayed.begun);
+        counter!("headcount_delayed_refusals_recognized_total").absolute(delayed.recognized);
+        counter!("headcount_delayed_refusals_at_once_total").absolute(delayed.at_once);
         counter!("headcount_sync_bytes_total", "direction" => "sent").absolute(status.sync.bytes_sent);
         counter!("headcount_sync_bytes_total", "direction" => "received").absolute(status.sync.bytes_received);
         gauge!("headcount_sync_age_seconds").set(status.active_users.stale_seconds);
@@ -221,7 +248,9 @@ impl Metrics {
         }
         counter!("headcount_values_lost_total").absolute(status.sync.values_lost);
         gauge!("headcount_loses_values").set(flag(status.sync.loses_values));
-        gauge!("headcount_override_active").set(flag(status.override_.until.is_some()));
+        let override_ = &status.override_;
+        gauge!("headcount_override_active").set(flag(override_.until.is_some()));
+        gauge!("headcount_override_open").set(flag(override_.until.is_some() && override_.mode == OverrideMode::Open));
         gauge!("headcount_foreign_generation").set(flag(status.sync.foreign_generation));
         gauge!("headcount_clock_offset_seconds").set(status.sync.clock_offset_seconds);
         counter!("headcount_touches_total", "outcome" => "renewed").absolute(status.touches.renewed);

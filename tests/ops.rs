@@ -75,7 +75,9 @@ fn every_metric_of_the_dashboard_and_the_rules_is_published() {
                  mode_changes_total decision_duration_seconds sync_rounds_total sync_round_duration_seconds \
                  sync_bytes_total sync_age_seconds sync_conflicts_in_a_row ring_fill_ratio ring_false_positive_ratio \
                  ring_coverage_slots ring_memory_bytes refresh_queue_length refresh_queue_full_total \
-                 corrupt_values_total override_active enforcing foreign_generation build_info"
+                 corrupt_values_total override_active override_open enforcing foreign_generation build_info \
+                 news_age_seconds news_period_seconds servers share fleet_free_seats delayed_refusals_waiting \
+                 delayed_refusals_total delayed_refusals_recognized_total delayed_refusals_at_once_total"
         .split_whitespace()
     {
         assert!(published.contains(&format!("headcount_{name}")), "{name}: {published:?}");

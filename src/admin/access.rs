@@ -250,10 +250,13 @@ pub(super) async fn guard_metrics(State(access): State<Arc<Access>>, request: Re
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IsOperator(pub(super) bool);
 
-/// Passes every request on, and says whether [`guard`] would have.
+/// Passes every request on, and says whether [`guard`] would have. A wrong token has to wait here, too.
 pub(super) async fn mark(State(access): State<Arc<Access>>, mut request: Request, next: Next) -> Response {
-    let is_operator = IsOperator(access.check(&request).is_ok());
-    request.extensions_mut().insert(is_operator);
+    let checked = access.check(&request);
+    if checked == Err(Denied::Token) && request.headers().contains_key(AUTHORIZATION) {
+        access.delay_wrong_token().await;
+    }
+    request.extensions_mut().insert(IsOperator(checked.is_ok()));
     next.run(request).await
 }
 

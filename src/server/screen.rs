@@ -38,9 +38,11 @@ impl Screen<'_> {
             ("since", self.text("/mode_since")),
             ("enforcement", self.enforcement()),
             ("server", self.server()),
-            ("room", format!("{}, {} for this server until its next round", self.whole("/room"), self.whole("/share"))),
+            ("room", self.room()),
             ("decisions", self.decisions()),
+            ("delayed", self.delayed()),
             ("store", self.store()),
+            ("news", self.news()),
         ];
         lines.extend(self.alarms().into_iter().map(|alarm| ("ALARM", alarm)));
         lines.push(("known", self.coverage()));
@@ -70,12 +72,49 @@ impl Screen<'_> {
         format!("{seen} seen, {newcomers} newcomers, {rejected} rejected, {shadow} would have been rejected (shadow)")
     }
 
+    fn room(&self) -> String {
+        let next = if self.is("/sync/leases_seats") { "beat" } else { "round" };
+        let here = format!("{}, {} for this server until its next {next}", self.whole("/room"), self.whole("/share"));
+        match self.0.pointer("/sync/fleet_free_seats").and_then(Value::as_u64).map(Grouped) {
+            Some(free) => {
+                format!("{here}; by lease: {} granted to it, {free} free", self.whole("/sync/seats_granted"))
+            }
+            None => here,
+        }
+    }
+
+    fn delayed(&self) -> String {
+        let [begun, recognized, waiting, at_once] =
+            ["begun", "recognized", "waiting", "at_once"].map(|name| self.whole(&format!("/delayed_refusals/{name}")));
+        format!("{begun} refusals waited, {recognized} became admissions; {waiting} wait now; {at_once} sent at once")
+    }
+
+    fn news(&self) -> String {
+        let Some(every) = self.0.pointer("/sync/beat_every_seconds").and_then(Value::as_f64) else {
+            return "none between rounds".into();
+        };
+        let last = match self.0.pointer("/sync/last_beat_seconds").and_then(Value::as_f64) {
+            Some(last) => format!("last {last:.1} s ago"),
+            None => "none answered yet".into(),
+        };
+        format!("every {every:.2} s, {last}, {} failed", self.whole("/sync/beats_failed"))
+    }
+
+    /// Returns whether no news was exchanged for long, although the store is there.
+    fn misses_news(&self) -> bool {
+        let seconds = |path| self.0.pointer(path).and_then(Value::as_f64);
+        let Some(every) = seconds("/sync/beat_every_seconds") else { return false };
+        let since = seconds("/sync/last_beat_seconds").unwrap_or(self.number("/uptime_seconds"));
+        self.is("/sync/ok") && since > 5.0 + 2.0 * every
+    }
+
     fn store(&self) -> String {
         let (store, age) = (self.text("/sync/store"), self.number("/active_users/stale_seconds"));
         if store == "none" {
             return "none: one server alone".into();
         }
-        if !self.is("/sync/ok") && !self.is("/sync/loses_values") {
+        let is_away = !self.is("/sync/ok") && self.text_if_any("/sync/write_refused").is_none();
+        if is_away && !self.is("/sync/loses_values") {
             return format!("{store} has been AWAY for {age:.0} s: {}", self.text("/sync/last_error/text"));
         }
         let [servers, rounds, conflicts, failed] =
@@ -104,6 +143,13 @@ impl Screen<'_> {
         }
         if let Some(reason) = self.text_if_any("/sync/write_refused") {
             alarms.push(format!("the store answers but refuses writes: {reason}"));
+        }
+        if self.misses_news() {
+            alarms.push(
+                "no news is exchanged between rounds, so others learn seconds late of our users; see \
+                 docs/runbook/HeadcountNewsFail.md"
+                    .to_owned(),
+            );
         }
         let restarts = self.number("/restarts/worker") + self.number("/restarts/rounds");
         if restarts > 0.0 {
@@ -196,5 +242,34 @@ impl fmt::Display for Grouped {
             write!(f, "{digit}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_store_that_refuses_writes_is_not_away() {
+        let sync =
+            json!({"store": "redis", "ok": false, "write_refused": "MISCONF", "last_error": {"text": "MISCONF"}});
+        let screen = Screen(&json!({ "sync": sync })).to_string();
+        assert!(!screen.contains("AWAY") && screen.contains("refuses writes: MISCONF"), "{screen}");
+    }
+
+    #[test]
+    fn missing_news_is_an_alarm_while_the_rounds_succeed() {
+        for (ok, last, uptime, alarms) in [
+            (true, json!(0.1), 900, false),
+            (true, json!(9.0), 900, true),
+            (true, json!(null), 900, true),
+            (true, json!(null), 2, false),
+            (false, json!(9.0), 900, false),
+        ] {
+            let sync = json!({"store": "redis", "ok": ok, "beat_every_seconds": 0.1, "last_beat_seconds": last});
+            let screen = Screen(&json!({ "sync": sync, "uptime_seconds": uptime })).to_string();
+            assert_eq!(screen.contains("no news is exchanged"), alarms, "{screen}");
+        }
     }
 }

@@ -211,6 +211,16 @@ function trend() {
   return `${change > 0 ? '▲' : '▼'} ${number(Math.abs(change))} in ${within}`;
 }
 
+// Whether the rounds reach the store.
+const isAlone = () => status.sync.store !== 'none' && !status.sync.ok;
+
+// How long no news between the rounds was exchanged, in seconds, if that is long and the store is there; otherwise null.
+function silentNews() {
+  const { ok, beat_every_seconds: every, last_beat_seconds: last } = status.sync;
+  const since = last ?? status.uptime_seconds;
+  return ok && every !== null && since > 5 + 2 * every ? since : null;
+}
+
 const isBlind = () => !status.sync.ok || Boolean(status.sync.write_refused) || status.ring.coverage < status.ring.slots + 1;
 
 // What happens to newcomers, and why.
@@ -221,6 +231,8 @@ function headline() {
   if (status.enforcement === 'off') return 'nothing is decided: enforcement is off';
   if (forced?.mode === 'open') return `everybody is admitted ${until}`;
   if (forced?.mode === 'throttling') return `newcomers ${would} rejected ${until}`;
+  const gathering = status.line?.openings.find(it => it.state === 'gathering');
+  if (gathering) return `no newcomer is admitted: they gather until ${time(gathering.at)}`;
   const rate = status.newcomers_per_minute ? `, at most ${number(status.newcomers_per_minute)} a minute` : '';
   if (status.mode === 'open') return `newcomers are admitted${rate}`;
   if (status.ring.coverage < status.ring.slots + 1) return `few newcomers ${would} admitted, until this server knows the active users`;
@@ -235,9 +247,10 @@ function reasons() {
   if (!ready) found.push('This server is not ready. Load balancers should send it no requests.');
   const lastRead = Date.parse(status.now) - 1000 * status.active_users.stale_seconds;
   if (sync.loses_values) found.push('The store loses what servers write: it evicts values, or somebody deletes them or puts older ones back. Servers may not know each other\'s users, so more users may be active than this number says.');
-  else if (!sync.ok) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
+  else if (!sync.ok && !sync.write_refused) found.push(`The store has been away since ${time(lastRead)}: ${sync.last_error?.text ?? 'no answer'}`);
   if (sync.conflicts_in_a_row >= 10) found.push(`This server has lost the race to write ${number(sync.conflicts_in_a_row)} times in a row. Other servers learn late of its users.`);
   if (sync.write_refused) found.push(`The store refuses writes: ${sync.write_refused}`);
+  if (silentNews() !== null) found.push('This server exchanges no news between its rounds. The other servers learn of its new users seconds late, and no server gives seats by lease.');
   if (sync.foreign_generation) found.push('Servers with another capacity, window or key use this namespace: a deploy, or a mistake. Servers with another slot length, or with a key that no server lists as an earlier one, share no users with this one.');
   if (ring.coverage < ring.slots + 1) found.push(`${ring.slots + 1 - ring.coverage} of ${ring.slots + 1} minutes are unknown. A user of these minutes may be taken for a newcomer.`);
   if (status.active_users.saturated) found.push('The filters are full, so the number of users has no upper bound. Raise window.capacity.');
@@ -297,7 +310,7 @@ function facts() {
     ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} requests admitted, ${number(newcomer + warming)} of them newcomers; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
     ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}${sync.server ? ` at ${sync.server}` : ''}${sync.failovers > 0 ? ` (${number(sync.failovers)} ${sync.failovers === 1 ? 'failover' : 'failovers'})` : ''}, ${sync.loses_values ? 'loses values' : sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} in conflict, ${number(sync.failures)} failed`],
-    ['News between rounds', sync.beat_every_seconds === null ? 'none' : `every ${sync.beat_every_seconds.toFixed(2)} s, ${sync.last_beat_seconds === null ? 'none answered yet' : `last ${ago(sync.last_beat_seconds)} ago`}, ${number(sync.beats_failed)} failed`],
+    ['News between rounds', sync.beat_every_seconds === null ? 'none' : `every ${sync.beat_every_seconds.toFixed(2)} s, ${sync.last_beat_seconds === null ? 'none answered yet' : `last ${ago(sync.last_beat_seconds)} ago`}, ${number(sync.beats_failed)} failed`, silentNews() !== null],
     ['Newcomers a minute', status.newcomers_per_minute ? `at most ${number(status.newcomers_per_minute)} in the whole fleet` : 'as many as there are seats'],
     ['Seats by lease', sync.leases_seats ? `${number(sync.seats_granted)} granted to this server; ${number(sync.fleet_free_seats)} free in the whole fleet` : 'none: seats come with the rounds'],
     ['Refusals that waited', delayed.begun + delayed.at_once === 0 ? 'none' : `${number(delayed.begun)}, ${number(delayed.recognized)} of them admitted after all; ${number(delayed.waiting)} waiting now; ${number(delayed.at_once)} sent at once, because too many waited`],
@@ -461,6 +474,11 @@ function sure(text) {
   });
 }
 
+// Which servers will obey an override.
+const where = () => isAlone()
+  ? 'On this server alone, because the store is away (each other server needs its own)'
+  : 'On every server of the fleet';
+
 async function steer(options, query = '') {
   set('steer-error', '');
   try {
@@ -481,13 +499,13 @@ el('steer-form').onsubmit = async event => {
   const what = { open: 'EVERYBODY is admitted, whether there are seats or not', throttling: 'NO newcomer is admitted', auto: 'newcomers are admitted while there are seats' }[mode];
   const x = order.max_active_users ? `, with a limit of ${number(order.max_active_users)}` : '';
   const rate = order.newcomers_per_minute ? `, at most ${number(order.newcomers_per_minute)} newcomers a minute` : '';
-  if (await sure(`On every server of the fleet, ${what}${x}${rate}, for ${order.for}.`)) {
+  if (await sure(`${where()}, ${what}${x}${rate}, for ${order.for}.`)) {
     await steer({ method: 'PUT', body: JSON.stringify(order), headers: { 'content-type': 'application/json' } });
   }
 };
 
 el('withdraw').onclick = async () => {
-  if (await sure('The override ends now, on every server of the fleet.')) {
+  if (await sure(`${where()}, the override ends now.`)) {
     const by = el('by').value.trim();
     await steer({ method: 'DELETE' }, by ? `?${new URLSearchParams({ by })}` : '');
   }
