@@ -507,6 +507,9 @@ impl Limit {
             let key = if self.max_keys == 0 { "limit.max_keys" } else { "limit.within" };
             return wrong(key, "0".into(), "it must be above 0");
         }
+        if self.burst == Some(0) && matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+            return wrong("limit.burst", "0".into(), "it must be above 0: no request would ever be allowed");
+        }
         Ok(())
     }
 
@@ -555,6 +558,12 @@ impl Limit {
         };
         if others.iter().any(|other| other.store == LimitStore::Mysql && other.zone == Some(zone)) {
             return wrong("limit.zone", zone.to_string(), "another limit has this zone; give each its own");
+        }
+        let Quota { permits, time } = self.rate;
+        let most = u64::from(i32::MAX.unsigned_abs());
+        if permits == 0 || permits > most || time.subsec_nanos() != 0 || time.as_secs() > most {
+            let expected = "mysql takes 1 to 2147483647 permits in whole seconds, such as 5/2s";
+            return wrong("limit.rate", format!("{permits}/{}", humantime::format_duration(time)), expected);
         }
         Ok(())
     }

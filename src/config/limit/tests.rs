@@ -27,6 +27,7 @@ fn an_invalid_limit_names_its_key() {
             vec![Limit { algorithm: Algorithm::SlidingLog, store: LimitStore::Postgres, ..limit("a") }],
             "limit.algorithm holds \"sliding_log\"",
         ),
+        (vec![Limit { burst: Some(0), ..limit("a") }], "limit.burst holds \"0\""),
         (vec![Limit { store: LimitStore::Redis, ..limit("a") }], "limit.store holds \"redis: [redis] is missing"),
         (vec![Limit { store: LimitStore::Postgres, ..limit("a") }], "limit.store holds \"postgres"),
         (
@@ -53,4 +54,8 @@ fn zones_are_numbered_and_nobody_shares_one() {
     assert!(check(vec![zone("a", None)]).unwrap_err().to_string().starts_with("limit.zone is missing: "));
     let shared = check(vec![zone("a", Some(1)), zone("b", Some(1))]).unwrap_err().to_string();
     assert!(shared.starts_with("limit.zone holds \"1\""), "{shared}");
+    for rate in ["5/1500ms", "0/1m", "3000000000/1s"] {
+        let wrong = check(vec![Limit { rate: rate.parse().unwrap(), ..zone("a", Some(1)) }]).unwrap_err().to_string();
+        assert!(wrong.starts_with("limit.rate holds "), "{rate}: {wrong}");
+    }
 }
