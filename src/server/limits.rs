@@ -12,7 +12,6 @@ use crate::limit::{
     leaky_bucket, leaky_queue, nginx, sliding_counter, sliding_log, token_bucket, velocity,
 };
 use crate::redis_link::RedisConnection;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 use std::time::Duration;
 
 /// Opens the stores of the configured limits and makes the limiters. A background task for each database installs its
