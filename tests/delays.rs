@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use axum::routing::get;
-use headcount::config::{Carrier, LimitKey};
+use headcount::config::{Carrier, Enforcement, LimitKey};
 use headcount::layer::{AdmissionService, Limit};
 use headcount::limit::{Limiter, Memory, Rate, token_bucket};
 use headcount::time::{ManualClock, Timestamp};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
-use support::{Redis, Server, wait_for};
+use support::{Redis, Server, request, wait_for};
 use tempfile::tempdir;
 use tokio::time::{Instant, sleep, timeout};
 use tower::limit::ConcurrencyLimit;
@@ -332,6 +332,61 @@ async fn the_delay_is_as_configured() {
     let begun = Instant::now();
     assert!(!one.headcount.admit_or_wait("carol").await.is_admitted());
     assert!((700..710).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_delay_is_two_and_a_half_beats_within_bounds() {
+    for (beat, delay) in [(40, 250), (250, 625), (320, 800), (750, 1000)] {
+        let [one, _] = full(|builder| builder.news_every(Duration::from_millis(beat))).await;
+        assert_eq!(one.headcount.status().sync.beat_every_seconds, Some(beat as f64 / 1000.0));
+        let begun = Instant::now();
+        assert!(!one.headcount.admit_or_wait("carol").await.is_admitted());
+        assert!((delay..delay + 10).contains(&begun.elapsed().as_millis()), "{beat} ms: {:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_in_shadow_or_for_the_refusal_of_a_limit() {
+    let [one, _] = full(|builder| builder.enforcement(Enforcement::Shadow)).await;
+    let (begun, before) = (Instant::now(), one.headcount.status().decisions.shadow_rejected);
+    assert_eq!(asks(&app(&one), "carol").await, 200);
+    assert_eq!(one.headcount.status().decisions.shadow_rejected, before + 1, "enforced, this refusal would wait");
+    assert_eq!(delayed(&one), [0; 4]);
+    let [one, _] = full(|builder| builder).await;
+    let requests = Limiter::new("requests", Memory::new(token_bucket(Rate::per_hour(1), 1)).unwrap());
+    let limit = one.headcount.limit_layer([Limit::new(requests, LimitKey::Token)]);
+    let limited = Router::new().route("/", get(|| async {})).layer(limit).layer(one.headcount.layer());
+    assert_eq!((asks(&limited, "alice").await, asks(&limited, "alice").await), (200, 429));
+    assert_eq!((begun.elapsed(), delayed(&one)), (Duration::ZERO, [0; 4]));
+}
+
+/// Over HTTP, confirmations and touches wait as checks do.
+#[test]
+#[allow(clippy::disallowed_methods)] // How long an answer takes is what is asked.
+fn confirmations_and_touches_wait_as_checks_do() {
+    const LONGEST: Duration = Duration::from_secs(1);
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let environment = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "1s")];
+    let server = Server::start(state.path(), &["--redis", &redis.url(), "--max-active-users", "1"], &environment);
+    wait_for("news", || (server.status()["sync"]["beats"].as_u64()? > 2).then_some(()));
+    wait_for("full coverage", || (server.status()["ring"]["coverage"] == 31).then_some(()));
+    wait_for("the only seat to be taken", || (server.check("alice").status == 200).then_some(()));
+    wait_for("no free seat", || (server.status()["share"] == 0).then_some(()));
+    let touch = |token: &str| ("/v1/touch", format!("Bearer {token}"), String::new());
+    let list = |token: &str| ("/v1/touch", "Bearer none".to_owned(), format!("[\"{token}\"]"));
+    let confirm = |token: &str| ("/v1/confirm", format!("Bearer {token}"), String::new());
+    for (nth, ask) in [touch, list, confirm].into_iter().enumerate() {
+        let asked = |token: &str| {
+            let (path, bearer, body) = ask(token);
+            let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
+            let begun = std::time::Instant::now();
+            (request(server.check, "POST", path, &headers, &body).status, begun.elapsed())
+        };
+        assert_eq!(asked("alice").0, 200, "{nth}");
+        let (status, took) = asked("bob");
+        assert!(status != 200 && took >= LONGEST, "{nth}: {status} after {took:?}");
+        assert_eq!(server.status()["delayed_refusals"]["begun"], nth + 1);
+    }
 }
 
 /// No room, and a balancer that takes turns: a user whom one server admits asks all the others at once.
