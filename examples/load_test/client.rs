@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 const TICKET: &str = "x-headcount-ticket";
 
 /// The time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Client {
     http: hyper_util::client::legacy::Client<HttpConnector, Empty<Bytes>>,

@@ -14,7 +14,7 @@ use headcount::{BuildError, ConfigError, Headcount, MemoryStore, Mode, RedisStor
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -79,9 +79,10 @@ impl Fleet {
         let mut phases: Vec<_> = (0..options.servers).map(|_| options.scale().round().mul_f64(rng.f64())).collect();
         phases.sort();
         let namespace = format!("load-test-{}-{}", std::process::id(), strategy.name());
+        let begun = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let mut servers = Vec::new();
         for phase in phases {
-            let door = match (strategy.protocol(options.write_delay(), options.scale().beat()), redis) {
+            let door = match (strategy.protocol(options.write_delay(), options.scale()), redis) {
                 (Some(protocol), _) => {
                     let backend = match redis {
                         Some(redis) => Backend::Redis(Box::new(RedisStore::open(&redis.url, &namespace)?)),
@@ -92,7 +93,7 @@ impl Fleet {
                 }
                 (None, Some(redis)) => {
                     let (window, x) = (options.scale().window(), options.max_active_users);
-                    Door::V0(v0::Door::new(redis.connect().await?, namespace.clone(), window, x))
+                    Door::V0(v0::Door::new(redis.connect().await?, namespace.clone(), window, begun, x))
                 }
                 (None, None) => unreachable!("v0 is not run without Redis"),
             };

@@ -54,6 +54,8 @@ enum LoadTestError {
     LineTooShortToCheck,
     #[error("--check is about headcount: run it with --strategy headcount or all")]
     NothingToCheck,
+    #[error("--check is about the load on Redis, too: run it without --store memory")]
+    NoRedisToCheck,
 }
 
 #[tokio::main]
@@ -87,6 +89,9 @@ async fn load_test(options: &Options) -> Result<bool, LoadTestError> {
     if options.check && !strategies.contains(&Strategy::Headcount) {
         return Err(LoadTestError::NothingToCheck);
     }
+    if options.check && options.store == StoreChoice::Memory {
+        return Err(LoadTestError::NoRedisToCheck);
+    }
     introduce(options, &strategies);
     let mut reports = Vec::new();
     for strategy in strategies {
@@ -94,7 +99,7 @@ async fn load_test(options: &Options) -> Result<bool, LoadTestError> {
     }
     println!("{}", report::table(&reports));
     write(&reports, options)?;
-    judge(&reports);
+    judge(&reports, options);
     Ok(!options.check || verdict::passes(&reports))
 }
 
@@ -161,13 +166,16 @@ fn write(reports: &[Report], options: &Options) -> Result<(), LoadTestError> {
     Ok(())
 }
 
-fn judge(reports: &[Report]) {
+fn judge(reports: &[Report], options: &Options) {
     for report in reports {
         println!("{}", report.strategy.name());
         if !verdict::was_tested(report) {
             println!(
                 "  UNTESTED: the fleet was never full, or requests were lost: choose a larger --crowd or less load"
             );
+        }
+        if options.store == StoreChoice::Redis && report.redis.is_none() {
+            println!("  UNTESTED: Redis did not say what it did");
         }
         for verdict in verdict::verdicts(report) {
             println!("  {}  {}", if verdict.kept { "kept  " } else { "BROKEN" }, verdict.text);

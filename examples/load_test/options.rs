@@ -51,7 +51,7 @@ pub struct Options {
     pub duration: Duration,
 
     /// 30 seconds per strategy: the ramp and the full fleet, too short for anybody to be forgotten.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "duration")]
     pub quick: bool,
 
     /// N·w/T: the number of servers, times the time between a server's read and its write, divided by the period. To
@@ -59,8 +59,8 @@ pub struct Options {
     #[arg(long, default_value_t = 1.0, value_parser = contention, value_name = "RATIO")]
     pub contention: f64,
 
-    /// Newcomers per minute of the fleet's time at the peak. The default is X/10, three times as many as can be
-    /// admitted in the long run.
+    /// Newcomers per minute of the fleet's time once the rush is over. The default is X/10, three times as many as can
+    /// be admitted in the long run.
     #[arg(long, value_name = "PER_MINUTE")]
     pub crowd: Option<f64>,
 
@@ -93,7 +93,7 @@ pub struct Options {
     pub redis: Option<String>,
 
     /// Exit with 1 unless the fleet was full, and headcount rejected no player who had been active for more than 20
-    /// rounds, exceeded X by at most 2 %, and kept the load on Redis constant.
+    /// rounds, exceeded X by at most 2 %, and kept the load on Redis constant. Needs a Redis.
     #[arg(long)]
     pub check: bool,
 

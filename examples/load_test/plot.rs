@@ -80,10 +80,12 @@ const ROWS: [Row; 4] = [
         keys: &[("Redis commands", PURPLE), ("requests", FAINT)],
         lines: panel::redis_commands,
         note: |report| match &report.redis {
-            Some(cost) => format!(
-                "{:.0} commands per 1000 requests",
-                1000.0 * cost.busy.commands_per_second / cost.busy.requests_per_second
-            ),
+            Some(cost) => {
+                format!(
+                    "{:.0} commands per 1000 requests",
+                    1000.0 * cost.commands_per_second / report.requests_per_second
+                )
+            }
             None => "no Redis".into(),
         },
     },
@@ -133,12 +135,13 @@ fn head(root: &Area<'_>, options: &Options) -> Drawn {
     bold(root, title, (24, 18), 28, INK)?;
     let what = format!(
         "{} servers, limit X = {} users, N·w/T = {}, seed {}; the same players for every design, {:.0} times as fast \
-         as life",
+         as life{}",
         options.servers,
         options.max_active_users,
         options.contention,
         options.seed,
-        options.scale().speed()
+        options.scale().speed(),
+        if options.skew { ", each server with half as many requests as the one before" } else { "" }
     );
     text(root, &what, (24, 56), 19, FAINT, HPos::Left)
 }
@@ -146,8 +149,8 @@ fn head(root: &Area<'_>, options: &Options) -> Drawn {
 /// What a design does wrong, and how many players it rejects in mid-session. The text is green if the design breaks no
 /// promise and no other design rejects fewer of these players.
 fn column_head(root: &Area<'_>, report: &Report, all: &[Report], left: i32) -> Drawn {
-    let wronged = report.wrongly_rejected();
-    let is_best = all.iter().all(|other| other.wrongly_rejected() >= wronged);
+    let wronged = report.wrongly_rejected;
+    let is_best = all.iter().all(|other| other.wrongly_rejected >= wronged);
     let broken: Vec<_> = verdict::verdicts(report).iter().filter(|each| !each.kept).map(|each| each.fault).collect();
     let color = match broken.as_slice() {
         [] if is_best => GREEN,
@@ -156,6 +159,9 @@ fn column_head(root: &Area<'_>, report: &Report, all: &[Report], left: i32) -> D
     };
     bold(root, report.strategy.name(), (left, 94), 28, INK)?;
     text(root, report.strategy.summary(), (left, 126), 18, FAINT, HPos::Left)?;
+    if !verdict::was_tested(report) {
+        return bold(root, "untested: never full, or requests lost", (left, 148), 18, FAINT);
+    }
     bold(root, &format!("{wronged} wrongly rejected"), (left, 148), 18, color)?;
     bold(root, &broken.join(" · "), (left, 168), 18, color)
 }

@@ -3,6 +3,7 @@
 use crate::options::Options;
 use crate::run::{RUSH_ENDS, Run, SAMPLE_EVERY, Sample};
 use crate::strategy::Strategy;
+use crate::verdict;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;
@@ -33,6 +34,8 @@ pub struct Report {
     pub players_gave_up: u64,
     /// Players who left in mid-session because they were wrongly rejected.
     pub players_locked_out: u64,
+    /// Distinct active players who were rejected, however long they had been active.
+    pub wrongly_rejected: u64,
     /// Players in mid-session who had been active for more than 20 rounds, and whom a server rejected.
     pub wrongly_rejected_older: u64,
     /// The number of these rejections.
@@ -89,11 +92,6 @@ pub struct Load {
 }
 
 impl Report {
-    /// Returns the number of active players who were rejected, however long they had been active.
-    pub fn wrongly_rejected(&self) -> u64 {
-        self.wrongly_rejected_older + self.wrongly_rejected_younger + self.wrongly_rejected_newest
-    }
-
     pub fn of(run: Run, options: &Options) -> Self {
         let Run { strategy, samples, wronged, census, lost, most_active, latency, lateness, read_to_write } = run;
         let max_active_users = options.max_active_users;
@@ -116,6 +114,7 @@ impl Report {
             players_finished: census.finished,
             players_gave_up: census.gave_up,
             players_locked_out: census.locked_out,
+            wrongly_rejected: wronged.players,
             wrongly_rejected_older: wronged.older_players,
             wrongly_rejected_older_rejections: wronged.older_rejections,
             wrongly_rejected_younger: wronged.younger_players,
@@ -210,7 +209,7 @@ pub fn table(reports: &[Report]) -> String {
     row("  ÷ X (overshoot)", &|report| format!("{:.1} %", 100.0 * report.overshoot));
     row("seats used after the rush", &|report| format!("{:.1} %", 100.0 * report.seats_used));
     row("estimate, largest error", &|report| format!("{:.1} %", 100.0 * report.estimate_error));
-    row("players in mid-session wrongly rejected", &|report| report.wrongly_rejected().to_string());
+    row("players in mid-session wrongly rejected", &|report| report.wrongly_rejected.to_string());
     row("  active for more than 20 rounds", &|report| report.wrongly_rejected_older.to_string());
     row("  for 1 to 20 rounds", &|report| report.wrongly_rejected_younger.to_string());
     row("  for less than a round", &|report| report.wrongly_rejected_newest.to_string());
@@ -245,6 +244,14 @@ fn load(load: &Load) -> String {
 
 /// Everything, for a program.
 pub fn write_json(reports: &[Report], options: &Options, path: &Path) -> io::Result<()> {
+    let runs = reports.iter().map(|report| {
+        let mut run = serde_json::to_value(report)?;
+        run["tested"] = verdict::was_tested(report).into();
+        let broken = verdict::verdicts(report).into_iter().filter(|verdict| !verdict.kept).map(|verdict| verdict.text);
+        run["broken_promises"] = broken.collect::<Vec<_>>().into();
+        Ok(run)
+    });
+    let runs = runs.collect::<Result<Vec<_>, serde_json::Error>>()?;
     let json = serde_json::json!({
         "seed": options.seed,
         "servers": options.servers,
@@ -253,7 +260,12 @@ pub fn write_json(reports: &[Report], options: &Options, path: &Path) -> io::Res
         "speed": options.scale().speed(),
         "round_seconds": options.scale().round().as_secs_f64(),
         "contention": options.contention,
-        "runs": reports,
+        "duration_seconds": options.duration().as_secs_f64(),
+        "crowd_per_minute": options.crowd(),
+        "skew": options.skew,
+        "roaming": format!("{:?}", options.roaming()),
+        "store": format!("{:?}", options.store),
+        "runs": runs,
     });
     std::fs::write(path, serde_json::to_vec_pretty(&json)?)
 }

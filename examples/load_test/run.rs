@@ -1,6 +1,6 @@
 //! Runs one strategy: sends the requests that are due, records the active players, takes samples.
 
-use crate::client::{Answered, Client};
+use crate::client::{Answered, Client, PATIENCE};
 use crate::fleet::{Figures, Fleet};
 use crate::options::Options;
 use crate::redis_server::{Meter, Traffic};
@@ -90,6 +90,8 @@ struct Driver<'a> {
     truth: Truth,
     run: Run,
     latest: Sample,
+    /// Requests without an answer.
+    in_flight: u64,
     bar: ProgressBar,
     max_active_users: u64,
 }
@@ -123,6 +125,7 @@ impl Run {
                 truth: Truth::new(scale, epoch),
                 run: Self::empty(strategy),
                 latest: Sample::default(),
+                in_flight: 0,
                 bar,
                 max_active_users,
             };
@@ -160,6 +163,7 @@ impl Driver<'_> {
                 let late = self.started.elapsed().saturating_sub(self.scale.wall(visit.due));
                 self.run.lateness.saturating_record(late.as_micros() as u64);
                 self.client.send(visit, self.started, &self.answers);
+                self.in_flight += 1;
             }
             let due = self.players.next_due().map_or(duration, |due| self.scale.wall(due).min(duration));
             if let Ok(event) = self.events.recv_deadline(self.started + due) {
@@ -169,11 +173,25 @@ impl Driver<'_> {
                 }
             }
         }
+        self.drain();
         self.bar.finish_and_clear();
         self.run.wronged = self.truth.wronged;
         self.run.census = self.players.census();
         self.run.read_to_write = self.fleet.stopwatch.mean();
         self.run
+    }
+
+    /// Waits for the answers that are due. A fleet that hangs at the end loses its requests.
+    fn drain(&mut self) {
+        let deadline = Instant::now() + PATIENCE + Duration::from_secs(1);
+        while self.in_flight > 0
+            && let Ok(event) = self.events.recv_deadline(deadline)
+        {
+            if let Event::Answered(answered) = event {
+                self.apply_answer(answered);
+            }
+        }
+        self.run.lost += self.in_flight;
     }
 
     fn apply(&mut self, event: Event) {
@@ -184,6 +202,7 @@ impl Driver<'_> {
     }
 
     fn apply_answer(&mut self, Answered { visit, sent, at, answer }: Answered) {
+        self.in_flight -= 1;
         let latency = at.saturating_sub(self.scale.wall(visit.due));
         self.run.latency.saturating_record(latency.as_micros() as u64);
         match answer {
@@ -249,7 +268,11 @@ async fn sample(mut meter: Option<Meter>, events: Sender<Event>) {
     loop {
         ticks.tick().await;
         let traffic = match &mut meter {
-            Some(meter) => meter.read().await.unwrap_or_default(),
+            // Without an answer, there is no sample. Zero would count as what Redis has done.
+            Some(meter) => match meter.read().await {
+                Ok(traffic) => traffic,
+                Err(_) => continue,
+            },
             None => Traffic::default(),
         };
         let first = first.get_or_insert(traffic);

@@ -1,6 +1,6 @@
 //! The designs that are compared.
 
-use crate::scale::{BEAT, ROUND};
+use crate::scale::Scale;
 use headcount::internals::{Beats, Protocol};
 use headcount::{Builder, Refill};
 use serde::Serialize;
@@ -34,27 +34,28 @@ impl Strategy {
     pub fn summary(self) -> &'static str {
         match self {
             Self::Headcount => "filters, shared once a round",
-            Self::V0 => "a Redis call per request",
+            Self::V0 => "the talk's two hashes, a call per request",
             Self::V1 => "filters, retry on conflict",
             Self::V1_1 => "filters, skip on conflict",
         }
     }
 
-    /// How its servers exchange news; `None` if they ask Redis about each request. Headcount has a beat in each period
-    /// of length `beat_every`.
-    pub fn protocol(self, write_delay: Duration, beat_every: Duration) -> Option<Protocol> {
+    /// How its servers exchange news, on this scale; `None` if they ask Redis about each request.
+    pub fn protocol(self, write_delay: Duration, scale: Scale) -> Option<Protocol> {
         let protocol = match self {
-            Self::Headcount => Protocol { beats: Beats::Every(beat_every), ..Protocol::HEADCOUNT },
+            Self::Headcount => {
+                let lazy_bytes_per_second = Protocol::HEADCOUNT.lazy_bytes_per_second as f64 * scale.speed();
+                Protocol {
+                    beats: Beats::Every(scale.beat()),
+                    lazy_bytes_per_second: lazy_bytes_per_second as u64,
+                    ..Protocol::HEADCOUNT
+                }
+            }
             Self::V0 => return None,
             Self::V1 => Protocol::V1,
             Self::V1_1 => Protocol::V1_1,
         };
         Some(Protocol { write_delay, ..protocol })
-    }
-
-    /// Returns how often its servers exchange news between two rounds.
-    pub fn beats_per_round(self) -> f64 {
-        if self == Self::Headcount { ROUND.div_duration_f64(BEAT) } else { 0.0 }
     }
 
     /// How its servers share the room. In the talk's designs, each server sees the whole room, and admits all newcomers

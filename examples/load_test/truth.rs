@@ -38,6 +38,8 @@ struct Known {
 /// Players in mid-session that were rejected within the window that they were promised.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wronged {
+    /// Distinct players, however long they had been in.
+    pub players: u64,
     /// Distinct players who were rejected later than 20 rounds after their admission.
     pub older_players: u64,
     /// The number of these rejections.
@@ -97,6 +99,7 @@ impl Truth {
             return;
         }
         let wronged = &mut self.wronged;
+        wronged.players += u64::from(!(known.wronged_older || known.wronged_younger || known.wronged_newest));
         let age = sent.saturating_sub(known.first_answered);
         if age > self.round * NEWS_TIME_ROUNDS {
             wronged.older_rejections += 1;
@@ -176,7 +179,7 @@ mod tests {
         truth.rejected(a, 2 * SECOND, 2 * SECOND);
         truth.rejected(a, 3 * SECOND, 3 * SECOND);
         assert_eq!(wronged(&truth), (1, 1));
-        assert_eq!(truth.wronged.older_rejections, 2);
+        assert_eq!((truth.wronged.players, truth.wronged.older_rejections), (1, 2), "one player");
     }
 
     #[test]

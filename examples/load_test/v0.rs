@@ -1,6 +1,6 @@
 //! The talk's first design: every server asks Redis about every request.
 //!
-//! One hash for each 30 minutes of the clock, kept for 60, holds the tokens and the last use of each; every admitted
+//! One hash for each 30 minutes since the start, kept for 60, holds the tokens and the last use of each; every admitted
 //! request writes. A token in this hash or in the one before is active: it is remembered for 30 to 60 minutes after its
 //! last use. The count is the larger of the two lengths, each of which one Redis command returns. It leaves out users
 //! who are in the shorter hash alone, and includes users of the earlier hash who left long ago. It counts nobody twice.
@@ -34,13 +34,22 @@ pub struct Door {
     connection: MultiplexedConnection,
     namespace: String,
     window: Duration,
+    /// When the first window began, since the Unix epoch. Aligned to the clock, the windows of a run of two would begin
+    /// anywhere in it, and each run would count other users.
+    begun: Duration,
     max_active_users: u64,
     count: Arc<AtomicU64>,
 }
 
 impl Door {
-    pub fn new(connection: MultiplexedConnection, namespace: String, window: Duration, max_active_users: u64) -> Self {
-        Self { connection, namespace, window, max_active_users, count: Arc::default() }
+    pub fn new(
+        connection: MultiplexedConnection,
+        namespace: String,
+        window: Duration,
+        begun: Duration,
+        max_active_users: u64,
+    ) -> Self {
+        Self { connection, namespace, window, begun, max_active_users, count: Arc::default() }
     }
 
     /// The count that Redis last returned to this server.
@@ -50,7 +59,7 @@ impl Door {
 
     async fn admits(&self, token: &str) -> redis::RedisResult<bool> {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let window = (now.as_micros() / self.window.as_micros()) as u64;
+        let window = 1 + (now.saturating_sub(self.begun).as_micros() / self.window.as_micros()) as u64;
         let key = |window: u64| format!("load-test:{{{}}}:window:{window}", self.namespace);
         let mut ask = ASK.key(key(window));
         ask.key(key(window - 1)).arg(token).arg(self.max_active_users);
