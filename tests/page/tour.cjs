@@ -132,6 +132,8 @@ async function confirm(page) {
       ['Since its start', /^0 requests admitted, 0 of them newcomers; 0 rejected$/], ['Store', /^redis at 127\.0\.0\.1:\d+, read [\d.]+ s ago, 3 servers$/],
       ['Rounds', /^\d+, \d+ in conflict, 0 failed$/], ['Known minutes', /^31 of 31 slots of 1\.5 s$/], ['False positives', /^less than 1 in a billion$/],
       ['Other generations', /^none$/], ['Uptime', /^[\d.]+ s, version \d/],
+      ['News between rounds', /^every \d\.\d\d s, last [\d.]+ s ago, \d+ failed$/], ['Refusals that waited', /^none$/],
+      ['Seats by lease', /^\d+ granted to this server; 500 free in the whole fleet$/],
     ]) await until(`${name}: ${value}`, async () => value.test(await fact(page, name).innerText()));
 
     // The fleet fills, and the page says so.
@@ -141,6 +143,10 @@ async function confirm(page) {
     await until('a newcomer to be rejected everywhere', async () =>
       (await Promise.all([0, 1, 2].map(server => check(server, `newcomer-${came++}`)))).every(status => status === 429));
     await until('the title to say so', async () => /throttling/.test(await page.title()));
+    await until('the refusals to have waited', async () =>
+      /^[1-9]\d*, \d+ of them admitted after all; \d+ waiting now; \d+ sent at once/.test(await fact(page, 'Refusals that waited').innerText()));
+    await until('seats to be granted', async () =>
+      /^[1-9]\d* granted to this server; \d+ free in the whole fleet$/.test(await fact(page, 'Seats by lease').innerText()));
     // A line through many samples, a band where newcomers are rejected, and where it ends.
     const drawn = async page => {
       const samples = await page.locator('#picture polyline.users').evaluateAll(([line]) => line?.points.length ?? 0);
