@@ -1,7 +1,7 @@
 //! The first seconds of a session: a user whom one server has just admitted asks another server, which has no seat to
 //! give. Rounds and beats are those of the default configuration; the window is shorter, so that seats become free all
-//! the time. Ten newcomers come for each. A server that has a seat admits a user whom it does not know as a newcomer, so
-//! such answers do not count.
+//! the time. Ten newcomers come for each. A server that has a seat admits a user whom it does not know as a newcomer,
+//! so such answers do not count.
 
 use super::{bounds, heard};
 use crate::Rig;
@@ -91,7 +91,7 @@ pub fn ten_requests_at_once(rig: &Rig) -> Finding {
     play_by(rig, spec(rig, 10, 3), 4_000, 0.001, Some(ask_all), |_, _, _, _| Box::pin(async { (0, Vec::new()) }))
 }
 
-fn ask_all(asker: Asker, token: usize) -> Pin<Box<dyn Future<Output = Vec<(Heard, Words)>> + Send>> {
+fn ask_all(asker: Asker, token: usize) -> Answers {
     Box::pin(async move { join_all((0..10).map(|place| asker.hear(token, place))).await })
 }
 
@@ -107,7 +107,9 @@ fn play(rig: &Rig, spec: Spec, in_full: u64, most: f64, then: Then) -> Finding {
 }
 
 /// A newcomer's first requests, if there are several at once.
-type First = fn(Asker, usize) -> Pin<Box<dyn Future<Output = Vec<(Heard, Words)>> + Send>>;
+type First = fn(Asker, usize) -> Answers;
+
+type Answers = Pin<Box<dyn Future<Output = Vec<(Heard, Words)>> + Send>>;
 
 fn play_by(rig: &Rig, spec: Spec, in_full: u64, most: f64, first: Option<First>, then: Then) -> Finding {
     let bench = Bench::start(rig.runtime.handle(), spec);
