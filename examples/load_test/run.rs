@@ -92,6 +92,8 @@ struct Driver<'a> {
     latest: Sample,
     /// Requests without an answer.
     in_flight: u64,
+    /// The values that the servers had read before the run.
+    fetched_before: u64,
     bar: ProgressBar,
     max_active_users: u64,
 }
@@ -126,6 +128,7 @@ impl Run {
                 run: Self::empty(strategy),
                 latest: Sample::default(),
                 in_flight: 0,
+                fetched_before: fleet.stopwatch.fetched(),
                 bar,
                 max_active_users,
             };
@@ -235,7 +238,7 @@ impl Driver<'_> {
             wrongly_rejected_newest: self.truth.wronged.newest_players,
             rounds,
             conflicts,
-            redis_commands: traffic.commands,
+            redis_commands: traffic.commands + self.fleet.stopwatch.fetched() - self.fetched_before,
             redis_bytes: traffic.bytes,
             ..self.latest
         };

@@ -19,17 +19,23 @@ pub enum Backend {
     Memory(MemoryStore),
 }
 
-/// The sum of the times from read to write, over all servers.
+/// The sum of the times from read to write, over all servers; and how many values they have read.
 #[derive(Default)]
 pub struct Stopwatch {
     micros: AtomicU64,
     writes: AtomicU64,
+    fetched: AtomicU64,
 }
 
 impl Stopwatch {
     /// The mean so far.
     pub fn mean(&self) -> Duration {
         Duration::from_micros(self.micros.load(Relaxed) / self.writes.load(Relaxed).max(1))
+    }
+
+    /// The values that were read, each by one command.
+    pub fn fetched(&self) -> u64 {
+        self.fetched.load(Relaxed)
     }
 
     fn record(&self, taken: Duration) {
@@ -62,6 +68,9 @@ impl FilterStore for TimedStore {
     async fn exchange(&self, identity: &Identity, request: Request, within: Duration) -> Result<Reply, StoreError> {
         let is_beat = matches!(&request, Request::ExchangeNews { .. });
         let writes = matches!(&request, Request::Publish(news) if !news.minutes.is_empty());
+        if let Request::Fetch { slots } | Request::FetchBeside { slots, .. } = &request {
+            self.stopwatch.fetched.fetch_add(slots.len() as u64, Relaxed);
+        }
         let reply = match &self.backend {
             Backend::Redis(store) => store.exchange(identity, request, within).await,
             Backend::Memory(store) => store.exchange(identity, request, within).await,
