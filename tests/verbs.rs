@@ -147,6 +147,9 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
     let queue = "[[limit]]\nname = 'a'\nkey = 'token'\nrate = '10/s'\nalgorithm = 'nginx'\nburst = 20\n";
     let queue = said(&validate(&format!("{fleet}{queue}"), &[]));
     assert!(queue.contains("the last of burst = 20 requests that come early waits 2.0 s"), "{queue}");
+    // Addresses that do not overlap may have one port.
+    let both = "[admission]\nmax_active_users = 5\n[server]\nlisten = '0.0.0.0:7071'\n[admin]\nlisten = '[::1]:7071'\n";
+    assert!(validate(both, &[]).status.success());
     let sentinels = said(&validate(&format!("{fleet}sentinels = ['127.0.0.1']\nmaster = 'm'\ntls = true\n"), &[]));
     assert!(sentinels.contains("warning: redis.sentinel_tls is false"), "{sentinels}");
     for (bad, key, way_out) in [
@@ -202,6 +205,7 @@ fn a_configuration_is_validated_and_shown_without_its_secrets() {
         ("[admission]\nmax_active_users = 5\n[snapshot]\nfile = '/dev/null/x'\n", "snapshot.file", "cannot be used"),
         ("[admission]\nmax_active_users = 5\n[snapshot]\nfile = '/tmp'\n", "snapshot.file", "cannot be used"),
         ("[admission]\nmax_active_users = 5\n[server]\nlisten = '0.0.0.0:7071'\n", "admin.listen", "give each its own"),
+        ("[admission]\nmax_active_users = 5\n[server]\nlisten = '[::]:7071'\n", "admin.listen", "give each its own"),
         ("[admission\n", "headcount.toml:1:", "TOML"),
         (&"# much\n".repeat(20_000), "headcount.toml", "more than 128 KiB"),
     ] {

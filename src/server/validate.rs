@@ -15,6 +15,7 @@ use crate::time::{Slot, Timestamp};
 use crate::token_source::TokenSource;
 use redis::InfoDict;
 use std::fmt;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// The time limit for an answer of Redis.
@@ -106,7 +107,9 @@ fn check(config: &Config) -> Result<Settings, ConfigError> {
 /// Checks that the two listeners do not need the same port.
 fn check_listeners(config: &Config) -> Result<(), ConfigError> {
     let (checks, admin) = (config.server.listen, config.admin.listen);
-    let overlap = checks.ip() == admin.ip() || checks.ip().is_unspecified() || admin.ip().is_unspecified();
+    // [::] is all addresses, and 0.0.0.0 those of IPv4.
+    let includes = |all: IpAddr, one: IpAddr| all == one || all.is_unspecified() && (all.is_ipv6() || one.is_ipv4());
+    let overlap = includes(checks.ip(), admin.ip()) || includes(admin.ip(), checks.ip());
     if checks.port() == admin.port() && checks.port() != 0 && overlap {
         let expected = "server.listen has this port, too; give each its own";
         return Err(ConfigError::Value { key: "admin.listen", found: admin.to_string(), expected });

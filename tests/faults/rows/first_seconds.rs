@@ -20,7 +20,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Ages at which users ask a second server, drawn so that their logarithms are uniform.
 const AGES: (f64, f64) = (0.01, 10.0);
 
-/// So many that servers have no seat left. At most one in ten can be admitted.
+/// So many that most servers have no seat left. At most one in ten can be admitted.
 const NEWCOMERS_PER_SEAT: f64 = 10.0;
 /// The part of the newcomers that must be rejected, or too many servers had seats.
 const LEAST_TURNED_AWAY: f64 = 0.7;
