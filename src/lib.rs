@@ -199,6 +199,17 @@ pub mod internals {
         fingerprints
     }
 
+    /// Encodes fingerprints as an entry of a minute's news log, or as no bytes if there are none.
+    ///
+    /// # Panics
+    /// If there are more fingerprints than an entry may hold.
+    pub fn news_entry(values: &Values, slot: Slot, fingerprints: &[Fingerprint]) -> Vec<u8> {
+        if fingerprints.is_empty() {
+            return Vec::new();
+        }
+        crate::ring::news::encode(slot, 0, fingerprints, values.0.mac())
+    }
+
     /// Encodes an override as a server of the fleet stores it.
     pub fn signed_override(
         key: &FingerprintKey,

@@ -42,6 +42,7 @@ const LONGEST_WITHOUT_NEWS: u32 = 6;
 pub fn aftermath(kind: &Kind, quiet: Duration, fleet: &Fleet) -> Duration {
     match kind {
         Kind::StoreClock { forward: false, by } => quiet + *by + fleet.slot * (fleet.slots + 1),
+        Kind::LateBeats { by, .. } => quiet + *by,
         _ => quiet,
     }
 }
@@ -64,7 +65,7 @@ pub fn of(kind: &Kind, lasting: Duration, fleet: &Fleet) -> Option<f64> {
         Kind::StoreClock { forward: false, .. } => None,
         Kind::StoreClock { .. } => Some(CLOCK_STEP),
         Kind::Corrupt { .. } | Kind::Logs { .. } => Some(CORRUPTION),
-        Kind::Deaf { .. } => Some(STALL),
+        Kind::Deaf { .. } | Kind::LateBeats { .. } => Some(STALL),
         Kind::Crash { .. } | Kind::Leave { .. } | Kind::Join => Some(JOINING),
         Kind::Rolling { .. } => Some(DEPLOY),
     }

@@ -6,7 +6,7 @@
 //! | 2 | A token that no minute of the server has is seen no more often than the false positives of its filters, and of other generations' filters beside them, allow. |
 //! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of twice as many minutes at most, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
 //! | 6 | A server that does not cover its window rejects an unseen token only when its budget is used up (unless `closed`). A server claims to cover its window only if all of this is true: it has read something; the store has told it about the time before its start, or it has lived for a window; it knows of no news that it could not read; and it has read something since it last slept. After a successful round it holds every token that the values of its covered minutes held when the round began, and, in calm, that their news logs held three seconds before. |
-//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store has all their bits. During the play, a token that was admitted more than twenty calm rounds ago is rejected nowhere. |
+//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store has all their bits. During the play, a token that was admitted more than twenty calm rounds ago is rejected nowhere; where all servers exchange news and there was no fault for ten seconds, one that was admitted more than a second ago. If refusals wait, the answer after the wait counts. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
 //! | 10 | Whenever a newcomer is admitted, at most as many users are in as `bounds` allows for the present and recent faults, apart from the error of the estimate, and two seats for each server, which rounds its share up. In addition there may be the users that servers without knowledge admitted from their budgets in the last twenty rounds, and the users that could not be counted. These are users that a server had admitted and not yet published when it was paused (at most a share), and users that an older copy of the store brought back. |
 //! | 11 | What `explain` says of a player's next request is what the server then decides, unless its worker is late. |
@@ -32,8 +32,10 @@ use std::time::Duration;
 
 /// How long it takes at most in calm until a user in a news log is known to all servers.
 const LOGGED_IS_KNOWN: Duration = Duration::from_secs(3);
-/// For how long there must be no fault before this is checked.
-const CALM_FOR_LOGS: Duration = Duration::from_secs(10);
+/// How long it takes at most in calm until a user whom one server admitted is rejected by none.
+const NEWS_IS_KNOWN: Duration = Duration::from_secs(1);
+/// For how long there must be no fault before these are checked.
+const CALM_FOR_NEWS: Duration = Duration::from_secs(10);
 
 pub const INVARIANTS: [(u8, &str); 8] = [
     (1, "an active user is still admitted"),
@@ -125,6 +127,8 @@ pub struct Asked<'a> {
     pub decision: Decision,
     /// Whether a minute of the server's ring had the token before the decision, or was about to have it.
     pub held: bool,
+    /// Whether the player is told the decision: it is not a refusal that waits.
+    pub is_told: bool,
     /// The latest minute in which an admitted token is recorded.
     pub recorded_in: Slot,
     pub now: Duration,
@@ -163,6 +167,12 @@ impl Oracle {
         self.active_users_stay_in(asked, fleet, store);
         self.a_rejection_leaves_no_trace(asked);
         self.blindness_is_no_evidence(asked, fleet);
+        self.news_is_everywhere_soon(asked, fleet, store);
+    }
+
+    /// Checks what the second look says of a token whose refusal has waited.
+    pub fn looked_again(&mut self, asked: &Asked<'_>, fleet: &Fleet, store: &Store) {
+        self.active_users_stay_in(asked, fleet, store);
         self.news_is_everywhere_soon(asked, fleet, store);
     }
 
@@ -284,7 +294,7 @@ impl Oracle {
             }
             let before = now.saturating_sub(LOGGED_IS_KNOWN);
             let reads_logs = server.exchange.round.beat_every().is_some();
-            let is_checked = reads_logs && calm > CALM_FOR_LOGS;
+            let is_checked = reads_logs && calm > CALM_FOR_NEWS;
             let logged = is_checked.then(|| store.lacked_of_log(server, servers, slot, before)).flatten();
             if let Some((token, since)) = logged {
                 let what = format!(
@@ -305,7 +315,9 @@ impl Oracle {
             self.calm_admissions.resize(token + 1, None);
         }
         let is_long_ago = |at| at >= calm_since && now - at > fleet.sync_every * 20;
-        let before = self.calm_admissions[token].filter(|before| is_long_ago(before.at));
+        let has_news = !fleet.news_every.is_zero() && !fleet.half_without_news;
+        let is_young = |at| has_news && asked.is_told && at > calm_since + CALM_FOR_NEWS && now - at > NEWS_IS_KNOWN;
+        let before = self.calm_admissions[token].filter(|before| is_long_ago(before.at) || is_young(before.at));
         match decision {
             Decision::Rejected => {
                 let Some(CalmAdmission { at, minute, recorded }) = before else { return };

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const MILLI: Duration = Duration::from_millis(1);
+/// How long a refusal waits with beats every 100 ms.
+pub const REFUSAL_DELAY: Duration = Duration::from_millis(250);
 
 /// A run to be played.
 #[derive(Debug, Clone)]
@@ -42,6 +44,8 @@ pub enum Sabotage {
     NoShares,
     /// The answer to a fetch contains no values.
     LostNews,
+    /// The answer to a beat contains no entries of other servers.
+    SilentLogs,
 }
 
 /// The settings of the servers.
@@ -146,6 +150,8 @@ pub enum Kind {
     Corrupt { age: u64, how: Damage },
     /// The store refuses this server's beats, and answers its rounds.
     Deaf { server: usize },
+    /// This server's beats reach the store `by` later: the server has long given up on them.
+    LateBeats { server: usize, by: Duration },
     /// The news logs are damaged.
     Logs { how: LogDamage },
     /// One server after another is restarted with another X or another filter size.
@@ -178,10 +184,12 @@ pub enum LogDamage {
     Huge,
     /// The log becomes that of the minute before.
     Replayed,
+    /// Its entries become those of servers of another generation.
+    OfAnotherGeneration,
 }
 
 impl Kind {
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 18] = [
         "crash",
         "pause",
         "leave",
@@ -199,6 +207,7 @@ impl Kind {
         "deaf",
         "logs",
         "stand still",
+        "late beats",
     ];
 
     /// Whether the fleet needs long to agree after the fault, because the store refused writes, its data or its clock
@@ -213,6 +222,7 @@ impl Kind {
                 | Self::Partition { .. }
                 | Self::StoreAway { .. }
                 | Self::Deaf { .. }
+                | Self::LateBeats { .. }
                 | Self::Logs { .. }
         )
     }
@@ -225,9 +235,11 @@ impl Kind {
     /// The place of the one server that it concerns.
     pub fn place(&self) -> Option<usize> {
         match *self {
-            Self::Crash { server } | Self::Pause { server } | Self::Leave { server } | Self::Deaf { server } => {
-                Some(server)
-            }
+            Self::Crash { server }
+            | Self::Pause { server }
+            | Self::Leave { server }
+            | Self::Deaf { server }
+            | Self::LateBeats { server, .. } => Some(server),
             _ => None,
         }
     }
@@ -252,6 +264,7 @@ impl Kind {
             Self::Deaf { .. } => 14,
             Self::Logs { .. } => 15,
             Self::StandStill => 16,
+            Self::LateBeats { .. } => 17,
         }
     }
 }
@@ -264,6 +277,9 @@ impl Plan {
         // Half of all fleets exchange news between the rounds.
         fleet.news_every = if seed % 2 == 1 { fleet.sync_every / 10 } else { Duration::ZERO };
         fleet.half_without_news = rng.u8(..8) == 0;
+        // At half of these, refusals wait: at none of the seeds of which the tests know that they once failed.
+        let waits = seed % 2 == 1 && Rng::with_seed(seed ^ 0x3a17_0000_26cd).bool();
+        fleet.refusal_delay = if waits { REFUSAL_DELAY } else { Duration::ZERO };
         // A number of its own, so that the other draws of a seed stay as they were.
         fleet.line = Rng::with_seed(seed ^ 0x11e5).bool();
         // A quarter of the fleets writes a minute's value only at its beginning and after its end, as if it were huge.
@@ -278,6 +294,7 @@ impl Plan {
         let count = if rng.u8(..8) == 0 { 0 } else { rng.usize(1..=6) };
         let mut faults: Vec<_> = (0..count).map(|_| draw_fault(&fleet, play, &mut rng)).collect();
         faults.extend(draw_stand_still(&fleet, play, seed));
+        faults.extend(draw_fault_of_news(&fleet, play, seed));
         faults.sort_by_key(|fault| fault.at);
         // Invariant 7 promises that servers agree after twenty rounds, or three seconds and forty rounds after a grave
         // or long fault.
@@ -414,11 +431,25 @@ fn draw_stand_still(fleet: &Fleet, play: Duration, seed: u64) -> Option<Fault> {
     matches!(seed % 8, 4 | 5).then_some(Fault { at, lasting, kind: Kind::StandStill })
 }
 
+/// A quarter of the fleets that exchange news has one of these faults. It is drawn apart from the others, so that the
+/// seeds that once failed keep their meaning.
+fn draw_fault_of_news(fleet: &Fleet, play: Duration, seed: u64) -> Option<Fault> {
+    let mut rng = Rng::with_seed(seed ^ 0x1a7e_bea7_0000_0054);
+    let draws = rng.u8(..4) == 0;
+    let (at, lasting) = (play.mul_f64(rng.f64()), draw_length(fleet, &mut rng));
+    let kind = if rng.bool() {
+        Kind::Logs { how: LogDamage::OfAnotherGeneration }
+    } else {
+        Kind::LateBeats { server: rng.usize(..fleet.servers), by: SECOND.mul_f64(1.0 + 7.0 * rng.f64()) }
+    };
+    (draws && !fleet.news_every.is_zero()).then_some(Fault { at, lasting, kind })
+}
+
 fn draw_fault(fleet: &Fleet, play: Duration, rng: &mut Rng) -> Fault {
     let (at, server) = (play.mul_f64(rng.f64()), rng.usize(..fleet.servers));
     let lasting = draw_length(fleet, rng);
-    // All kinds but the last one.
-    let kind = match rng.usize(..Kind::NAMES.len() - 1) {
+    // All kinds but the last two.
+    let kind = match rng.usize(..Kind::NAMES.len() - 2) {
         0 => Kind::Crash { server },
         1 => Kind::Pause { server },
         2 => Kind::Leave { server },

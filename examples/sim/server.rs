@@ -259,9 +259,9 @@ impl Server {
         glance(&self.headcount)
     }
 
-    /// The decoder of its generation's values.
-    pub fn values(&self) -> Values {
-        Values::new(self.shape, self.generation(), &self.key)
+    /// The decoder of a generation's values of this shape.
+    pub fn values(&self, generation: u64) -> Values {
+        Values::new(self.shape, generation, &self.key)
     }
 
     pub fn fingerprint(&self, token: &str) -> Fingerprint {
@@ -303,6 +303,13 @@ impl Server {
 
     fn record(&mut self, token: usize) {
         self.held.entry(self.current).or_default().insert(token);
+    }
+
+    /// The latest minute in which a token that is admitted now is recorded. If the worker is late, it also records the
+    /// token in the minute that has begun.
+    pub fn records_in(&self) -> Slot {
+        let glance = self.glance();
+        if glance.is_late { glance.current.max(Slot::at(glance.now, self.slot)) } else { glance.current }
     }
 
     /// A token was seen: the worker puts it into the current minute at its next tick, or the request does, if the queue

@@ -5,7 +5,7 @@ use crate::plan::{Damage, LogDamage};
 use crate::server::Server;
 use crate::tokens::Tokens;
 use headcount::fingerprint::Fingerprint;
-use headcount::internals::{Values, minutes, news};
+use headcount::internals::{Values, minutes, news, news_entry};
 use headcount::round::{Identity, LOG_ID_BYTES, Looked, Outgoing, Publish, Published, Reply, Request, Stored, Version};
 use headcount::time::{Clock, Slot, Timestamp};
 use headcount::{MemoryStore, StoreError};
@@ -31,9 +31,7 @@ pub struct Store {
     /// The tokens of such values that an older copy has brought back. Servers that have not read the damaged bytes read
     /// these.
     healed: BTreeMap<(u64, Slot), Tokens>,
-    /// For each generation, the decoder of its values, and the number of tokens from which on a filter may be so full
-    /// that servers refuse it.
-    readers: BTreeMap<u64, (Values, usize)>,
+    readers: BTreeMap<u64, Reader>,
     /// The token of each fingerprint.
     pub tokens: HashMap<Fingerprint, usize>,
 }
@@ -43,6 +41,15 @@ pub struct Store {
 struct Value {
     tokens: Tokens,
     since: Vec<Duration>,
+}
+
+/// What the servers of a generation read.
+struct Reader {
+    values: Values,
+    /// Those of a generation that has no server.
+    of_another_generation: Values,
+    /// The number of tokens from which on a filter may be so full that servers refuse it.
+    many: usize,
 }
 
 /// A minute, and a token that a value of this minute had and the value that replaced it lacks.
@@ -192,7 +199,7 @@ impl Store {
 
     /// The tokens in the entries of a news log.
     fn tokens_of(&self, identity: &Identity, slot: Slot, entries: &[u8]) -> Tokens {
-        let values = &self.readers[&identity.generation].0;
+        let values = &self.readers[&identity.generation].values;
         let mut tokens = Tokens::default();
         let known = news(values, slot, entries).into_iter().filter_map(|it| self.tokens.get(&it));
         known.for_each(|&token| tokens.insert(token));
@@ -228,13 +235,18 @@ impl Store {
     pub fn is_used_by(&mut self, server: &Server) {
         // With this many tokens, half of the bits are set: 1 − exp(−n·8/bits) = 1/2.
         let many = server.shape.bits() as f64 / 8.0 * 2.0_f64.ln();
-        self.readers.entry(server.generation()).or_insert_with(|| (server.values(), many as usize));
+        let generation = server.generation();
+        self.readers.entry(generation).or_insert_with(|| Reader {
+            values: server.values(generation),
+            of_another_generation: server.values(!generation),
+            many: many as usize,
+        });
     }
 
     /// Whether servers accept a value. They refuse one whose filter is too full. To save time, only values of many
     /// tokens are decoded to find out.
     fn is_readable(&self, identity: &Identity, slot: Slot, tokens: &Tokens) -> bool {
-        let (values, many) = &self.readers[&identity.generation];
+        let Reader { values, many, .. } = &self.readers[&identity.generation];
         tokens.len() < *many
             || self
                 .stored(identity, slot)
@@ -262,7 +274,7 @@ impl Store {
 
     /// The fingerprints in a minute's news log.
     pub fn logged(&self, identity: &Identity, slot: Slot) -> Vec<Fingerprint> {
-        news(&self.readers[&identity.generation].0, slot, &self.memory.log(identity.generation, slot))
+        news(&self.readers[&identity.generation].values, slot, &self.memory.log(identity.generation, slot))
     }
 
     // --- faults ---
@@ -323,7 +335,8 @@ impl Store {
         // What is left in them is not known.
         self.logs.clear();
         let mut before = Vec::new();
-        self.memory.edit_logs(|entries| {
+        let readers = &self.readers;
+        self.memory.edit_logs(|generation, slot, entries| {
             let original = entries.clone();
             match how {
                 LogDamage::Lost => entries.clear(),
@@ -332,6 +345,10 @@ impl Store {
                 LogDamage::Noise => entries.iter_mut().for_each(|byte| *byte = rng.u8(..)),
                 LogDamage::Huge => entries.resize(entries.len() + (1 << 20), 7),
                 LogDamage::Replayed => entries.clone_from(&before),
+                LogDamage::OfAnotherGeneration => {
+                    let reader = &readers[&generation];
+                    *entries = news_entry(&reader.of_another_generation, slot, &news(&reader.values, slot, entries));
+                }
             }
             before = original;
         });

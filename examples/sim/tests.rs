@@ -103,6 +103,13 @@ fn the_oracle_notices_lost_news() {
     assert!(broken_by(Sabotage::LostNews, 1..21).contains(&1));
 }
 
+/// Where values are written in each round, only players in their first seconds miss the news.
+#[test]
+fn the_oracle_notices_news_that_comes_a_round_late() {
+    let broken = broken_by(Sabotage::SilentLogs, 1..101);
+    assert!(broken.contains(&7), "{broken:?}");
+}
+
 #[test]
 fn the_oracle_notices_servers_that_pretend_to_know_everybody() {
     assert!(broken_by(Sabotage::AlwaysCovered, 1..21).contains(&6));

@@ -619,11 +619,17 @@ impl<'a> World<'a> {
         });
         let is_away = self.lasting().any(|kind| *kind == Kind::StoreAway { silently: false });
         let is_deaf = self.lasting().any(|kind| *kind == Kind::Deaf { server: place });
-        let is_refused = is_deaf && matches!(request, Request::ExchangeNews { .. });
+        let is_beat = matches!(request, Request::ExchangeNews { .. });
+        let is_refused = is_deaf && is_beat;
+        let late = self.lasting().filter_map(|kind| match *kind {
+            Kind::LateBeats { server, by } if is_beat && server == place => Some(by),
+            _ => None,
+        });
+        let late = late.max().unwrap_or_default();
         let lost_percent =
             self.lasting().map(|kind| if let Kind::LostReplies { percent } = kind { *percent } else { 0 }).max();
         let is_lost = self.network.u8(..100) < lost_percent.unwrap_or(0);
-        let (out, back) = (self.delay(), self.delay());
+        let (out, back) = (self.delay() + late, self.delay());
         let work = self.plan.weather.work;
         let Some(server) = &mut self.servers[place] else { return };
         server.asked = asked;
@@ -769,13 +775,18 @@ impl<'a> World<'a> {
                     *seats = SeatRequest { new_epoch: seats.new_epoch, ..SeatRequest::default() };
                 }
                 let sent = logs.iter().map(|log| log.entry.len() as u64).sum::<u64>();
-                let (mut reply, brings, _) = self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
+                let (mut reply, mut brings, _) =
+                    self.store.answer(&letter.identity, letter.request.clone(), &[], self.now);
                 if let Reply::News { seats, logs: parts, .. } = &mut reply {
                     if let Some(figures) = &mut self.figures {
                         figures.news_bytes += parts.iter().map(|part| part.bytes.len() as u64).sum::<u64>() + sent;
                     }
                     if read_only {
                         *seats = None;
+                    }
+                    if self.plan.sabotage == Some(Sabotage::SilentLogs) {
+                        parts.iter_mut().for_each(|part| part.bytes.clear());
+                        brings.clear();
                     }
                 }
                 Some(Ok((reply, brings)))
@@ -854,16 +865,54 @@ impl<'a> World<'a> {
 
     /// Decides again about a user whose refusal has waited.
     fn look_again(&mut self, place: usize, player: PlayerId, retry_after: Duration) {
+        let calm_since = self.calm_since();
         let Some(server) = self.servers[place].as_mut() else { return };
-        let (token, is_seen) = (player.index(), server.headcount.touch(player.to_string()));
+        let token = player.index();
+        let (held, recorded_in) = (server.holds(token), server.records_in());
+        let is_seen = server.headcount.touch(player.to_string());
         let decision = if is_seen { Decision::Seen } else { Decision::Rejected };
-        if is_seen {
-            server.refresh(token);
+        let now = self.now;
+        let asked = Asked {
+            server,
+            place,
+            token,
+            decision,
+            held,
+            is_told: true,
+            recorded_in,
+            now,
+            calm_since,
+            budget_left: None,
+        };
+        match &mut self.figures {
+            Some(figures) => {
+                let minute = Slot::at(self.store.clock.wall(), self.fleet.slot);
+                figures.decided(token, place, decision, minute, self.now);
+            }
+            None => self.oracle.looked_again(&asked, &self.fleet, &self.store),
         }
-        if let Some(figures) = &mut self.figures {
-            figures.decided(token, place, decision, Slot::at(self.store.clock.wall(), self.fleet.slot), self.now);
+        note!(self, "player {token} has waited at server {place}: {decision:?}");
+        self.mark(7, place, (token as u64) << 8 | decision as u64);
+        if is_seen {
+            self.is_seen(place, token, held);
         }
         self.answer_player(player, if is_seen { Answer::Admitted } else { Answer::Rejected { retry_after } });
+    }
+
+    /// Notes that a server has found a token that a minute of its ring or another generation had.
+    fn is_seen(&mut self, place: usize, token: usize, held: bool) {
+        let Some(server) = self.servers[place].as_mut() else { return };
+        // Right after a pause, before its worker runs, a server still knows users whose minutes have left the window
+        // during the pause. It records them in the minute that was current before the pause, so they are in again.
+        if server.sleeps_until.is_some() {
+            self.untold.push((1, self.now + self.plan.quiet));
+        }
+        // A token of another generation is recorded at once, like a newcomer.
+        if !held && server.knows_beside(token) {
+            server.record_new(token);
+        } else {
+            server.refresh(token);
+        }
     }
 
     /// Returns the answer, or `None` if it is a refusal that waits.
@@ -878,10 +927,7 @@ impl<'a> World<'a> {
         if !self.fleet.news_every.is_zero() {
             self.store.tokens.entry(server.fingerprint(&player.to_string())).or_insert(token);
         }
-        // If the worker is late, it records the player in the minute that has begun, too.
-        let glance = server.glance();
-        let now = Slot::at(glance.now, self.fleet.slot);
-        let recorded_in = if glance.is_late { glance.current.max(now) } else { glance.current };
+        let (recorded_in, glance) = (server.records_in(), server.glance());
         // Right after a pause, the decision first withdraws the share, which an explanation cannot do.
         let is_awake = server.sleeps_until.is_none() && !glance.is_late;
         let is_explained = self.decisions.is_multiple_of(EXPLAINED_EACH) && is_awake;
@@ -900,13 +946,7 @@ impl<'a> World<'a> {
                 *retry_after = self.waiters.refused(token, in_line.as_ref(), *retry_after, self.now);
             }
         }
-        if let Admission::Rejected { retry_after } = admission
-            && !self.fleet.refusal_delay.is_zero()
-        {
-            let again = Event::LookAgain { place, life: server.life, player, retry_after };
-            self.schedule(self.now + self.fleet.refusal_delay, again);
-            return None;
-        }
+        let is_told = decision != Decision::Rejected || self.fleet.refusal_delay.is_zero();
         if let Some(explained) = explained {
             self.oracle.checks.count(11);
             if explained != decision {
@@ -915,23 +955,18 @@ impl<'a> World<'a> {
             }
         }
         let now = self.now;
-        let asked = Asked { server, place, token, decision, held, recorded_in, now, calm_since, budget_left };
+        let life = server.life;
+        let asked = Asked { server, place, token, decision, held, is_told, recorded_in, now, calm_since, budget_left };
         match &mut self.figures {
+            Some(_) if !is_told => {}
             Some(figures) => {
                 let minute = Slot::at(self.store.clock.wall(), self.fleet.slot);
                 figures.decided(token, place, decision, minute, self.now);
             }
             None => self.oracle.decided(&asked, &self.fleet, &self.store),
         }
-        // Right after a pause, before its worker runs, a server still knows users whose minutes have left the window
-        // during the pause. It records them in the minute that was current before the pause, so they are in again.
-        if decision == Decision::Seen && server.sleeps_until.is_some() {
-            self.untold.push((1, self.now + self.plan.quiet));
-        }
         match decision {
-            // It is recorded at once, like a newcomer.
-            Decision::Seen if !held && server.knows_beside(token) => server.record_new(token),
-            Decision::Seen => server.refresh(token),
+            Decision::Seen => self.is_seen(place, token, held),
             Decision::Newcomer | Decision::Warming => {
                 server.record_new(token);
                 server.lets_in(by_share, self.now);
@@ -947,10 +982,15 @@ impl<'a> World<'a> {
         if matches!(decision, Decision::Newcomer | Decision::Warming) && self.figures.is_none() {
             self.check_room(place, shape, by_share);
         }
-        Some(match admission {
-            Admission::Admitted(_) => Answer::Admitted,
-            Admission::Rejected { retry_after } => Answer::Rejected { retry_after },
-        })
+        match admission {
+            Admission::Admitted(_) => Some(Answer::Admitted),
+            Admission::Rejected { retry_after } if is_told => Some(Answer::Rejected { retry_after }),
+            Admission::Rejected { retry_after } => {
+                let again = Event::LookAgain { place, life, player, retry_after };
+                self.schedule(self.now + self.fleet.refusal_delay, again);
+                None
+            }
+        }
     }
 
     /// Checks invariant 10 after a newcomer was admitted.
@@ -1177,6 +1217,8 @@ impl<'a> World<'a> {
                 // up. Servers that start meanwhile follow the clock.
                 self.trouble_until = self.now + self.store.behind();
             }
+            // The last of these beats is still on its way.
+            Kind::LateBeats { by, .. } => self.trouble_until = self.trouble_until.max(self.now + by),
             Kind::Corrupt { age, how } => self.store.damage(age, self.fleet.slot, how, &mut self.machines),
             Kind::Logs { how } => self.store.damage_logs(how, &mut self.machines),
             Kind::Rolling { .. } => {
@@ -1214,8 +1256,9 @@ impl<'a> World<'a> {
             {
                 self.oracle.checks.count(7);
                 let stored = self.store.stored(&server.exchange.identity, slot);
-                let stored =
-                    stored.and_then(|stored| server.values().decode(slot, &stored.version.0, &stored.value).ok());
+                let stored = stored.and_then(|stored| {
+                    server.values(server.generation()).decode(slot, &stored.version.0, &stored.value).ok()
+                });
                 // The values of the two newest minutes may lack what their logs hold.
                 let is_newest = server.current.since(slot) < 2;
                 let logged = if is_newest { self.store.logged(&server.exchange.identity, slot) } else { Vec::new() };

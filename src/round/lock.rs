@@ -36,6 +36,22 @@ const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 const TOKENS: [Fingerprint; 3] =
     [Fingerprint(0x1234_5678_9abc_0000), Fingerprint(0x7edc_ba98_7654_0000), Fingerprint(0xd6e8_feb8_6659_0000)];
 
+/// What is changed on purpose, to see that the search finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mutant {
+    None,
+    /// A server that notices that a log is lost goes on as if its users were in the log.
+    ForgetsWhatALostLogHeld,
+    /// A log of the same identity and at least the same length is taken for the one that was read.
+    LastBytesUnchecked,
+    /// Every server is believed to read the logs.
+    LazyBesideOthers,
+    /// A round counts as one that has read the logs, whether a beat has read them or not.
+    RoundWithoutLog,
+    /// A value that covers its minute together with the log is taken for one that covers it alone.
+    LogNotNeeded,
+}
+
 /// How many events of each kind may still happen. This makes the search finite.
 #[derive(Debug, Clone, Copy)]
 struct Left {
@@ -293,6 +309,25 @@ fn loses_nothing_with_news(covers: bool, events: impl IntoIterator<Item = Left>)
         let found = explore(&Stage::new(Versions::Unique, true, covers), left, 10);
         print("with news", left, &found);
         assert_eq!(found.counterexample, None);
+    }
+}
+
+#[test]
+fn the_search_finds_what_is_broken_on_purpose() {
+    let none = Left { tokens: 1, ..NOTHING };
+    for (mutant, covers, left) in [
+        (Mutant::ForgetsWhatALostLogHeld, false, Left { lost_logs: 1, ..none }),
+        (Mutant::LastBytesUnchecked, false, Left { tokens: 2, copies: 1, failovers: 1, ..none }),
+        (Mutant::LazyBesideOthers, false, none),
+        (Mutant::RoundWithoutLog, true, Left { tokens: 2, ..none }),
+        (Mutant::LogNotNeeded, true, Left { tokens: 2, ..none }),
+    ] {
+        let mut stage = Stage::new(Versions::Unique, true, covers);
+        stage.mutant = mutant;
+        let found = explore(&stage, left, 1);
+        println!("{mutant:?}");
+        print("with news", left, &found);
+        assert!(found.counterexample.is_some(), "{mutant:?} is not found");
     }
 }
 

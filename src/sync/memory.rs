@@ -120,13 +120,13 @@ impl MemoryStore {
         log.map_or_else(Vec::new, |log| log.bytes[LOG_ID_BYTES..].to_vec())
     }
 
-    /// Changes the entries of each news log, the earliest minute first. A log that becomes empty is deleted.
+    /// Changes the entries of each generation's news logs, the earliest minute first. A log that becomes empty is deleted.
     #[cfg(any(test, feature = "testing"))]
-    pub fn edit_logs(&self, mut edit: impl FnMut(&mut Vec<u8>)) {
-        for generation in self.namespace.lock().generations.values_mut() {
-            for log in generation.logs.values_mut() {
+    pub fn edit_logs(&self, mut edit: impl FnMut(u64, Slot, &mut Vec<u8>)) {
+        for (&number, generation) in &mut self.namespace.lock().generations {
+            for (&slot, log) in &mut generation.logs {
                 let mut entries = log.bytes.split_off(LOG_ID_BYTES);
-                edit(&mut entries);
+                edit(number, slot, &mut entries);
                 log.bytes.append(&mut entries);
             }
             generation.logs.retain(|_, log| log.bytes.len() > LOG_ID_BYTES);

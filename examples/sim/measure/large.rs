@@ -2,7 +2,7 @@
 //! and the bytes of a fleet whose minutes last a minute.
 
 use super::{CROWD_FROM, FLOOD, Row, X, flood, plan};
-use crate::plan::{Design, MILLI, Plan, SECOND};
+use crate::plan::{Design, MILLI, Plan, REFUSAL_DELAY, SECOND};
 use headcount::players::{Arrivals, Habits, Roaming};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -18,9 +18,6 @@ const FILLING: Duration = Duration::from_secs(4);
 /// A fleet that has been full for this long is left alone with its users.
 const SETTLED: Duration = Duration::from_secs(20);
 const FULL_FOR: Duration = Duration::from_secs(600);
-
-/// 2.5 beats of 100 ms.
-const REFUSAL_DELAY: Duration = Duration::from_millis(250);
 
 /// Fleets, crowds and times whose overshoot is measured, each with three seeds.
 fn overshoots() -> Vec<Plan> {

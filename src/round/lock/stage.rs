@@ -1,13 +1,13 @@
 //! The servers: the real code, which runs in one controller for each server, and what must hold of its states.
 
 use super::store::Store;
-use super::{Event, FULL_MINUTES, Left, NAMES, SERVERS, SLOT, START, TOKENS, World, current, passed, slots};
+use super::{Event, FULL_MINUTES, Left, Mutant, NAMES, SERVERS, SLOT, START, TOKENS, World, current, passed, slots};
 use crate::bloom::Bloom;
 use crate::headcount::{Headcount, State};
 use crate::ring::codec::{Covers, Decoded};
 use crate::ring::news::decode;
 use crate::ring::{Lack, Recorded};
-use crate::round::{Beats, LOG_ID_BYTES, Next, Node, Phase, Protocol, Reply, Request, Round, Versions};
+use crate::round::{Beats, LOG_ID_BYTES, Next, Node, Phase, Protocol, Reply, Request, Round, Stored, Versions};
 use crate::store_error::StoreError;
 use crate::time::{FleetClock, ManualClock, Slot};
 use std::rc::Rc;
@@ -62,6 +62,7 @@ pub(super) struct Stage {
     nodes: Vec<Node>,
     pub(super) protocol: Protocol,
     pub(super) has_news: bool,
+    pub(super) mutant: Mutant,
     covers: bool,
 }
 
@@ -83,7 +84,7 @@ impl Stage {
             Node { instance_id, name: String::new(), looked: START }
         };
         let nodes = controllers.iter().map(node).collect();
-        Self { controllers, nodes, protocol, has_news, covers }
+        Self { controllers, nodes, protocol, has_news, mutant: Mutant::None, covers }
     }
 
     pub(super) fn start(&self, left: Left) -> World {
@@ -167,9 +168,16 @@ impl Stage {
         let mut store = std::mem::take(&mut world.store);
         self.act(world, place, |_, server| {
             let request = server.asks.take().unwrap_or_else(|| server.round.begin(now));
-            let mut reply = store.answer(place, request, time);
-            if let Reply::Looked(looked) = &mut reply {
-                looked.named = self.nodes.iter().map(|node| Node { looked: time, ..node.clone() }).collect();
+            let mut reply = store.answer(place, request, time, self.mutant);
+            match &mut reply {
+                Reply::Looked(looked) => {
+                    looked.named = self.nodes.iter().map(|node| Node { looked: time, ..node.clone() }).collect();
+                }
+                Reply::Fetched(values) if self.mutant == Mutant::LogNotNeeded => self.claim_all(values),
+                _ => {}
+            }
+            if self.mutant == Mutant::RoundWithoutLog {
+                server.pretends_to_have_read(&store, now);
             }
             server.round.writes_everything = writes_all;
             server.asks = asked(server.round.answer(Ok(reply), now));
@@ -185,7 +193,7 @@ impl Stage {
         self.act(world, place, |_, server| {
             let request = server.round.begin_beat(now);
             let answer = if arrives {
-                Ok(store.answer(place, request, time))
+                Ok(store.answer(place, request, time, self.mutant))
             } else {
                 late = Some((place, request));
                 Err(StoreError::timeout("late"))
@@ -194,6 +202,21 @@ impl Stage {
         });
         world.store = store;
         world.late_beat = late.or(world.late_beat.take());
+        if self.mutant == Mutant::ForgetsWhatALostLogHeld {
+            let forget = |minute: &mut Minute| minute.lack = minute.lack.min(Lack::Logged);
+            Rc::make_mut(&mut world.servers[place]).minutes.iter_mut().for_each(forget);
+        }
+    }
+
+    /// Writes into these values that they cover their minutes without the logs.
+    fn claim_all(&self, values: &mut [Stored]) {
+        let codec = self.controllers[0].core().codec();
+        for Stored { slot, version, value } in values {
+            let decoded = codec.decode(*slot, &version.0, value).expect("a value that a server wrote");
+            if matches!(decoded.covers, Covers::MinuteWithLog(_)) {
+                *value = codec.encode(*slot, &version.0, Covers::Minute, &decoded.filter);
+            }
+        }
     }
 
     fn turn(&self, world: &mut World) {
@@ -235,7 +258,7 @@ impl Stage {
             }
             Event::Arrive => {
                 let publish = world.late.take().expect("a write is on its way");
-                world.store.answer(0, Request::Publish(publish), START);
+                world.store.answer(0, Request::Publish(publish), START, self.mutant);
             }
             Event::Beat(place) => self.beat(&mut world, place, true),
             Event::TimeOutBeat(place) => {
@@ -244,7 +267,7 @@ impl Stage {
             }
             Event::ArriveBeat => {
                 let (place, request) = world.late_beat.take().expect("a beat is on its way");
-                world.store.answer(place, request, START);
+                world.store.answer(place, request, START, self.mutant);
             }
             Event::LoseLogs => {
                 world.left.lost_logs -= 1;
@@ -436,6 +459,15 @@ impl Stage {
 }
 
 impl Server {
+    /// Notes that it has read the store's logs up to their ends, although it has read nothing.
+    fn pretends_to_have_read(&mut self, store: &Store, now: Duration) {
+        for (&slot, log) in &store.logs {
+            let noted = self.round.news.logs.entry(slot).or_default();
+            noted.id = *log.bytes.first_chunk().expect("each log begins with its identity");
+            noted.read_at = Some(now);
+        }
+    }
+
     /// Returns how far this server has read the log that the store has now. `None` if that is another log, or if the
     /// store has none.
     pub(super) fn read_of_log(&self, store: &Store, slot: Slot) -> Option<u64> {

@@ -1,9 +1,11 @@
 //! The model of the store: a compare-and-set per minute, like `lua/write.lua`, the real code of the news logs, and of
 //! the ledger only which servers read the logs.
 
-use super::SERVERS;
+use super::{Mutant, SERVERS};
 use crate::round::logs::{Logs, exchange_news};
-use crate::round::{Entry, Looked, Outgoing, Published, Reply, Request, SeatReply, Stored, Version};
+use crate::round::{
+    Entry, LOG_ID_BYTES, LogRequest, Looked, Outgoing, Published, Reply, Request, SeatReply, Stored, Version,
+};
 use crate::time::{Slot, Timestamp};
 use std::collections::BTreeMap;
 
@@ -18,7 +20,7 @@ pub(super) struct Store {
 
 impl Store {
     /// Answers a request of the server at `place`.
-    pub(super) fn answer(&mut self, place: usize, request: Request, time: Timestamp) -> Reply {
+    pub(super) fn answer(&mut self, place: usize, request: Request, time: Timestamp, mutant: Mutant) -> Reply {
         match request {
             Request::Look { slots, .. } => Reply::Looked(self.look(&slots, time)),
             Request::Fetch { slots } => Reply::Fetched(slots.iter().filter_map(|&slot| self.fetch(slot)).collect()),
@@ -30,12 +32,25 @@ impl Store {
             Request::LookBeside { .. } | Request::FetchBeside { .. } => unreachable!("there is one generation"),
             Request::ExchangeNews { logs, seats, .. } => {
                 self.readers[place] = seats.reads_logs;
-                let readers = self.readers.iter().filter(|reads| **reads).count() as u64;
+                let says_so = |reads: &&bool| **reads || mutant == Mutant::LazyBesideOthers;
+                let readers = self.readers.iter().filter(says_so).count() as u64;
                 let reply = SeatReply { epoch: 1, is_quiet: true, servers: SERVERS as u64, readers, ..<_>::default() };
-                let logs = logs.into_iter().map(|log| exchange_news(&mut self.logs, log, time)).collect();
+                let answer = |mut log: LogRequest| {
+                    if mutant == Mutant::LastBytesUnchecked {
+                        log.last_read = self.bytes_before(log.slot, log.read_to).unwrap_or(log.last_read);
+                    }
+                    exchange_news(&mut self.logs, log, time)
+                };
+                let logs = logs.into_iter().map(answer).collect();
                 Reply::News { logs, seats: Some(reply), line: None }
             }
         }
+    }
+
+    /// The last bytes of a minute's log before a position.
+    fn bytes_before(&self, slot: Slot, position: u64) -> Option<[u8; 8]> {
+        let read = self.logs.get(&slot)?.bytes.get(LOG_ID_BYTES..usize::try_from(position).ok()?)?;
+        read.last_chunk().copied()
     }
 
     fn look(&self, slots: &[Slot], time: Timestamp) -> Looked {
