@@ -3,9 +3,17 @@
 use crate::report::Report;
 use crate::scale::{BEAT, ROUND};
 use crate::strategy::Strategy;
+use headcount::bloom::Shape;
 
-/// The most active users that are promised, ÷ X.
-const OVERSHOOT: f64 = 1.02;
+/// The filters of the default configuration.
+const SMALLEST_CAPACITY: u64 = 16_384;
+const FALSE_POSITIVE_RATE: f64 = 1e-3;
+
+/// The users above X that may be in, as a part of X. In a small fleet, the error of the estimate may be more.
+const OVERSHOOT: f64 = 0.005;
+
+/// The most players of 1,000 who may be wrongly rejected in the first round after they came in; later none may.
+const NEWEST_PER_1000: f64 = 1.5;
 
 /// The most client commands per server and round that headcount promises, besides a beat each. The bound is the same
 /// for all designs.
@@ -48,18 +56,30 @@ pub fn was_tested(report: &Report) -> bool {
 }
 
 fn active_users_stay_in(report: &Report) -> Verdict {
-    let wronged = report.wrongly_rejected_older;
+    let wronged = report.wrongly_rejected_older + report.wrongly_rejected_younger;
+    let newest = (NEWEST_PER_1000 * report.players_entered as f64 / 1000.0).ceil() as u64;
     let text = format!(
-        "{wronged} players in for more than 20 rounds were wrongly rejected (0 promised), {} in for 1 to 20 rounds, {} \
-         in for less: {} in all",
-        report.wrongly_rejected_younger, report.wrongly_rejected_newest, report.wrongly_rejected
+        "{} players in for more than 20 rounds were wrongly rejected (0 promised), {} in for 1 to 20 rounds (0 \
+         promised), {} in for less (at most {newest} promised)",
+        report.wrongly_rejected_older, report.wrongly_rejected_younger, report.wrongly_rejected_newest
     );
-    Verdict { kept: wronged == 0, text, fault: "forgets players" }
+    Verdict { kept: wronged == 0 && report.wrongly_rejected_newest <= newest, text, fault: "rejects players" }
 }
 
 fn room_is_kept(report: &Report) -> Verdict {
-    let text = format!("at most {:.1} % of X were in (102 % promised)", 100.0 * report.overshoot);
-    Verdict { kept: report.overshoot <= OVERSHOOT, text, fault: "overshoots" }
+    let x = report.max_active_users as f64;
+    let promised = 1.0 + OVERSHOOT.max(largest_error(x) / x);
+    let text = format!("at most {:.1} % of X were in ({:.1} % promised)", 100.0 * report.overshoot, 100.0 * promised);
+    Verdict { kept: report.overshoot <= promised, text, fault: "overshoots" }
+}
+
+/// Four standard deviations of the estimate at X users in filters of the default size, and one user.
+fn largest_error(x: f64) -> f64 {
+    let capacity = (2 * x as u64).next_power_of_two().max(SMALLEST_CAPACITY);
+    let shape = Shape::for_capacity(capacity, FALSE_POSITIVE_RATE).expect("a capacity that servers accept");
+    let estimate = shape.estimate((shape.fill_ratio(x) * shape.bits() as f64) as u64);
+    // The estimate's interval reaches 1.96 standard deviations to each side.
+    4.0 * (estimate.high - estimate.users) / 1.96 + 1.0
 }
 
 fn redis_is_flat(report: &Report) -> Option<Verdict> {

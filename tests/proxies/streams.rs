@@ -22,37 +22,38 @@ pub async fn ask(
     for nth in 0..connections {
         let sender = connect(at, nth).await;
         for token in tokens.iter().copied().cycle().take(streams) {
-            answers.spawn(one(sender.clone(), at, token));
+            let sender = sender.clone();
+            answers.spawn(async move { (token, one(sender, at, token).await) });
         }
     }
     answers.join_all().await
 }
 
-/// Asks for `/play` this often a second for this long, whether answers come or not. Returns the status of each answer,
-/// and how long it took.
+/// Asks for `/play` this often a second for this long, whether answers come or not, the nth time with the nth token.
+/// Returns the status of each answer and how long it took, and how long the asking took.
 pub async fn ask_steadily(
     at: SocketAddr,
     per_second: u32,
     lasting: Duration,
-    token: &'static str,
-) -> Vec<(u16, Duration)> {
+    token: impl Fn(usize) -> String,
+) -> (Vec<(u16, Duration)>, Duration) {
     const CONNECTIONS: usize = 10;
     let mut senders = Vec::new();
     for nth in 0..CONNECTIONS {
         senders.push(connect(at, nth).await);
     }
     let mut answers = JoinSet::new();
+    let began = Instant::now();
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / per_second);
     let asks = (lasting.as_secs_f64() * f64::from(per_second)) as usize;
-    for sender in senders.iter().cycle().take(asks) {
+    for (nth, sender) in senders.iter().cycle().take(asks).enumerate() {
         ticks.tick().await;
-        let (sender, began) = (sender.clone(), Instant::now());
-        answers.spawn(async move {
-            let (_, status) = one(sender, at, token).await;
-            (status, began.elapsed())
-        });
+        let (sender, token) = (sender.clone(), token(nth));
+        let began = Instant::now();
+        answers.spawn(async move { (one(sender, at, &token).await, began.elapsed()) });
     }
-    answers.join_all().await
+    let asked_for = began.elapsed();
+    (answers.join_all().await, asked_for)
 }
 
 /// Connects as a client of its own: a recipe may limit the requests of a client a second.
@@ -66,7 +67,7 @@ async fn connect(at: SocketAddr, nth: usize) -> SendRequest<Empty<Bytes>> {
     sender
 }
 
-async fn one(mut sender: SendRequest<Empty<Bytes>>, at: SocketAddr, token: &'static str) -> (&'static str, u16) {
+async fn one(mut sender: SendRequest<Empty<Bytes>>, at: SocketAddr, token: &str) -> u16 {
     let request = http::Request::get(format!("http://{at}/play"))
         .header("authorization", format!("Bearer {token}"))
         .body(Empty::new())
@@ -75,5 +76,5 @@ async fn one(mut sender: SendRequest<Empty<Bytes>>, at: SocketAddr, token: &'sta
         sender.ready().await?;
         sender.send_request(request).await
     };
-    (token, answer.await.map_or(0, |answer| answer.status().as_u16()))
+    answer.await.map_or(0, |answer| answer.status().as_u16())
 }

@@ -130,7 +130,7 @@ pub fn a_crowd_at_one_server(rig: &Rig) -> Finding {
             bench.pass(2 * SECOND);
             let users = crowd.end(&bench);
             asks_everywhere(&mut turn, &bench, &users, what);
-            bounds::check(&mut turn, &bench, what, 1.0);
+            bounds::check(&mut turn, &bench, what, bounds::CALM);
             found = found.and(turn).and(super::heard(&bench));
         }
     }
@@ -238,7 +238,7 @@ fn leases_are_lost_in(rig: &Rig, losses: &[(&str, Duration)], within: Duration) 
             bench.pass(SECOND);
             users.extend(crowd.end(&bench));
             asks_everywhere(&mut turn, &bench, &users, what);
-            bounds::check(&mut turn, &bench, what, 1.02);
+            bounds::check(&mut turn, &bench, what, bounds::CALM);
             found = found.and(turn).and(super::heard(&bench));
             drop(replaced);
         }

@@ -53,7 +53,7 @@ pub fn minutes_change(rig: &Rig) -> Finding {
     let part = conflicts as f64 / attempts.max(1) as f64;
     found.check(part >= 0.3, || format!("{conflicts} conflicts in {attempts} attempts to write"));
     found.remark = format!("{:.0} % of the writes in conflict", 100.0 * part);
-    bounds::check(&mut found, &bench, "minutes' turns", bounds::MINUTES_TURN);
+    bounds::check(&mut found, &bench, "minutes' turns", bounds::calm(&bench.spec));
     found.and(heard(&bench))
 }
 

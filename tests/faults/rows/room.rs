@@ -62,11 +62,11 @@ fn cohort(rig: &Rig, x: usize, slots: u32) -> (Finding, String) {
         }
         bench.pass(Duration::from_millis(10));
     }
-    let most_allowed = bounds::MINUTES_TURN * x as f64 + bounds::allowance(x as u64, bench.capacity());
+    let most_allowed = bounds::calm(&bench.spec) * x as f64 + bounds::allowance(x as u64, bench.capacity());
     let most = bench.origin.tally().most_inside;
     let per_second = (bench.origin.tally().answers - answered) as f64 / lasts.as_secs_f64();
     drop((staying, retrying));
-    bounds::check(&mut found, &bench, "a cohort leaves", bounds::MINUTES_TURN);
+    bounds::check(&mut found, &bench, "a cohort leaves", bounds::calm(&bench.spec));
     if let (Some(fell), Some(refilled)) = (fell, refilled) {
         found.recovered(refilled.saturating_sub(fell));
     }
