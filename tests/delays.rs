@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
-use support::{Redis, Server, request, wait_for};
+use support::{Redis, Server, program_with_files, request, wait_for};
 use tempfile::tempdir;
 use tokio::time::{Instant, sleep, timeout};
 use tower::limit::ConcurrencyLimit;
@@ -390,6 +390,40 @@ fn confirmations_and_touches_wait_as_checks_do() {
         assert!(status != 200 && took >= LONGEST, "{nth}: {status} after {took:?}");
         assert_eq!(begun() - before, nth);
     }
+}
+
+/// A check that waits keeps its connection: with 300 files, 75 checks can connect, and at most 18 of them wait.
+#[test]
+fn at_most_a_quarter_of_the_connections_wait() {
+    const FILES: u32 = 300;
+    const WAITING: u64 = 18;
+    const NEWCOMERS: u64 = 60;
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let environment = [
+        ("HEADCOUNT__TOKEN__SECRET", SECRET),
+        ("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "1s"),
+        ("HEADCOUNT__ADMISSION__MAX_DELAYED", "10000"),
+    ];
+    let arguments = ["--redis", &redis.url(), "--max-active-users", "1"];
+    let server = Server::start_as(program_with_files(state.path(), FILES), state.path(), &arguments, &environment);
+    wait_for("news", || (server.status()["sync"]["beats"].as_u64()? > 2).then_some(()));
+    wait_for("full coverage", || (server.status()["ring"]["coverage"] == 31).then_some(()));
+    wait_for("the only seat to be taken", || (server.check("alice").status == 200).then_some(()));
+    wait_for("no free seat", || (server.status()["share"] == 0).then_some(()));
+    let counted = |of: &str| server.status()["delayed_refusals"][of].as_u64().unwrap();
+    let before = ["begun", "at_once"].map(counted);
+    thread::scope(|scope| {
+        for nth in 0..NEWCOMERS {
+            let server = &server;
+            scope.spawn(move || assert_eq!(server.check(&format!("newcomer {nth}")).status, 429));
+        }
+        wait_for("the newcomers", || (counted("at_once") - before[1] > 0).then_some(()));
+        assert!(counted("waiting") <= WAITING);
+        assert_eq!(server.check("alice").status, 200);
+    });
+    let [begun, at_once] = ["begun", "at_once"].map(counted);
+    assert_eq!(begun - before[0] + at_once - before[1], NEWCOMERS);
+    assert!(begun - before[0] >= WAITING);
 }
 
 /// No room, and a balancer that takes turns: a user whom one server admits asks all the others at once.
