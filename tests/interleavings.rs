@@ -178,6 +178,12 @@ impl Server {
         self.worker.tick();
         block_on(self.rounds.round());
     }
+
+    /// A tick and a beat.
+    fn beat(&mut self) {
+        self.worker.tick();
+        block_on(self.rounds.beat());
+    }
 }
 
 /// Two servers that know of each other, at the beginning of a minute.
@@ -240,6 +246,47 @@ fn a_newcomer_admitted_while_a_round_publishes_reaches_the_other_server() {
         for token in ["alice", "bob"] {
             assert_eq!(decide(&theirs.headcount, token), Decision::Seen, "{token}");
         }
+    });
+}
+
+/// A beat takes the users whom it sends and records those whom it reads, while others come in and the minute turns.
+#[test]
+fn news_of_a_beat_while_a_minute_turns_is_neither_lost_nor_kept_too_long() {
+    in_many_orders(1000, || {
+        let (clock, [mut ours, mut theirs]) = fleet(40);
+        // From its first beat on, a server keeps users for the next one.
+        [&mut ours, &mut theirs].map(Server::beat);
+        assert_eq!(decide(&theirs.headcount, "carol"), Decision::Newcomer);
+        theirs.beat();
+        let Server { headcount, worker, mut rounds } = ours;
+        assert_eq!(decide(&headcount, "alice"), Decision::Newcomer);
+        let lets_in = {
+            let headcount = headcount.clone();
+            thread::spawn(move || assert_eq!(decide(&headcount, "bob"), Decision::Newcomer))
+        };
+        let (worker, rounds) = turn_while(&clock, worker, || {
+            let beats = thread::spawn(move || {
+                block_on(rounds.beat());
+                rounds
+            });
+            assert_eq!(decide(&headcount, "alice"), Decision::Seen);
+            beats.join().unwrap()
+        });
+        lets_in.join().unwrap();
+        assert_eq!(decide(&headcount, "carol"), Decision::Seen);
+        // Who came in after the beat had taken its news is in the next one.
+        ours = Server { headcount, worker, rounds };
+        ours.beat();
+        theirs.beat();
+        for token in ["alice", "bob"] {
+            assert_eq!(decide(&theirs.headcount, token), Decision::Seen, "{token}");
+        }
+        for _ in 0..=SLOTS {
+            clock.advance(SLOT);
+            ours.beat();
+            theirs.beat();
+        }
+        assert!(is_empty(&ours.headcount) && is_empty(&theirs.headcount));
     });
 }
 
