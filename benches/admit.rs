@@ -302,9 +302,12 @@ fn beside_a_writer(tokens: &Tokens, table: &mut Table) {
             let mut newcomers = newcomers.iter().cycle();
             while !done.load(Relaxed) {
                 our_worker.tick();
-                if ticks % 40 == 0 {
-                    newcomers.by_ref().take(1000).for_each(|token| _ = other.admit(token));
+                if ticks % 20 == 0 {
+                    newcomers.by_ref().take(500).for_each(|token| _ = other.admit(token));
                     other_worker.tick();
+                    runtime.block_on(async { (other_rounds.beat().await, our_rounds.beat().await) });
+                }
+                if ticks % 40 == 0 {
                     runtime.block_on(async { (other_rounds.round().await, our_rounds.round().await) });
                 }
                 ticks += 1;

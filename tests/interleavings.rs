@@ -255,7 +255,7 @@ fn news_of_a_beat_while_a_minute_turns_is_neither_lost_nor_kept_too_long() {
     in_many_orders(1000, || {
         let (clock, [mut ours, mut theirs]) = fleet(40);
         // From its first beat on, a server keeps users for the next one.
-        [&mut ours, &mut theirs].map(Server::beat);
+        [&mut ours, &mut theirs].into_iter().for_each(Server::beat);
         assert_eq!(decide(&theirs.headcount, "carol"), Decision::Newcomer);
         theirs.beat();
         let Server { headcount, worker, mut rounds } = ours;

@@ -6,6 +6,7 @@
 //! and had not yet published when it was paused, and those that an older copy of Redis brought back.
 
 use crate::plan::{Fleet, Kind};
+use headcount::bloom::Shape;
 use std::time::Duration;
 
 /// No fault, and N·w is at most 1. A minute's turn is no exception.
@@ -33,6 +34,13 @@ pub const CORRUPTION: f64 = 1.02;
 pub const JOINING: f64 = 1.02;
 /// One server after another is replaced by one with another X or capacity.
 pub const DEPLOY: f64 = 1.02;
+
+/// The largest error of the estimate of `x` users: four standard deviations, and one user.
+pub fn largest_error(shape: Shape, x: f64) -> f64 {
+    let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
+    // The estimate's interval reaches 1.96 standard deviations to each side.
+    4.0 / 1.96 * (estimate.high - estimate.users) + 1.0
+}
 
 /// The bounds for servers that cannot exchange news hold for the window divided by this number: for five minutes of
 /// thirty. Later, servers forget users whom only another server has seen.

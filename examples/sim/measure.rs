@@ -4,15 +4,18 @@
 mod large;
 mod line;
 mod plot;
+mod promises;
 
 use crate::figures::Figures;
 use crate::plan::{Crowd, Design, Fleet, MILLI, Plan, SECOND, Weather};
 use crate::world::World;
+use headcount::bloom::Shape;
 use headcount::internals::{Beats, Protocol, Sharing};
 use headcount::players::{Arrivals, Habits, Roaming};
 use headcount::{OnOutage, Refill};
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
+use promises::Promise;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -78,6 +81,9 @@ pub enum MeasureError {
 /// One run in figures.
 pub struct Row {
     design: &'static str,
+    max_active_users: u64,
+    shape: Shape,
+    news_every: Duration,
     sharing: &'static str,
     servers: usize,
     work: Duration,
@@ -118,8 +124,8 @@ impl Row {
     }
 }
 
-/// Measures everything, prints it, and writes it to files.
-pub fn measure(out: &Path, svg: &Path) -> Result<(), MeasureError> {
+/// Measures everything, prints it, and writes it to files. Returns whether headcount keeps what it promises.
+pub fn measure(out: &Path, svg: &Path) -> Result<bool, MeasureError> {
     let mut plans = Vec::new();
     for design in DESIGNS {
         for servers in SERVERS {
@@ -139,33 +145,56 @@ pub fn measure(out: &Path, svg: &Path) -> Result<(), MeasureError> {
     }
     let handed_out = plans.len();
     plans.extend([50, 200].map(|servers| flood(servers, 5 * MILLI, Roaming::Random)));
+    let flooded = plans.len();
+    plans.extend([10, 40].map(|work| {
+        let mut plan = plan(Design::HEADCOUNT, 200, work * MILLI, 500.0, Roaming::Random);
+        plan.fleet.news_every = SECOND / 4;
+        plan
+    }));
     let rows = run(&plans);
+    let (rows, slower) = rows.split_at(flooded);
     let (rows, floods) = rows.split_at(handed_out);
     let (rows, shares) = rows.split_at(designs);
+    let promises = promises_of(rows, shares, floods, slower);
     let (table, shares_table) = (designs_table(rows), shares_table(shares));
     let table = format!("{table}\n{EXPLANATION}");
-    let shares_table = format!("{shares_table}\n{}", floods_table(floods));
+    let shares_table = format!("{shares_table}\n{}\n{}", floods_table(floods), promises::table(&promises));
     println!("{table}\n{shares_table}");
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("sim.md"), format!("{table}\n{shares_table}"))?;
-    std::fs::write(out.join("sim.csv"), csv(rows.iter().chain(shares).chain(floods)))?;
+    std::fs::write(out.join("sim.csv"), csv(rows.iter().chain(shares).chain(floods).chain(slower)))?;
     plot::draw(rows, svg)?;
     println!("{}\n{}\n{}", out.join("sim.md").display(), out.join("sim.csv").display(), svg.display());
-    Ok(())
+    Ok(promises::are_kept(&promises))
 }
 
-/// Measures what takes larger fleets or longer minutes than the comparison, prints it, and writes it to a file.
-pub fn measure_large(out: &Path) -> Result<(), MeasureError> {
-    let tables = large::tables(run);
+/// What is promised of the runs of [`measure`]: `slower` exchange news every 250 ms.
+fn promises_of(rows: &[Row], shares: &[Row], floods: &[Row], slower: &[Row]) -> Vec<Promise> {
+    let ours = || rows.iter().filter(|row| row.design == Design::HEADCOUNT.name);
+    let leased = || shares.iter().filter(|row| row.sharing == SHARES[0].0);
+    let full = |row: &&Row| row.rate * LASTING.as_secs_f64() > 2.0 * row.max_active_users as f64;
+    let mut promises: Vec<_> = ours().chain(slower).flat_map(promises::of_news).collect();
+    let typical = |row: &&Row| row.work == 10 * MILLI && full(row);
+    promises.extend(ours().filter(typical).map(promises::of_the_young));
+    promises.extend(ours().filter(full).chain(leased()).chain(floods).flat_map(promises::of_room));
+    promises.extend(ours().filter(full).chain(leased()).chain(floods).map(promises::of_filling));
+    promises
+}
+
+/// Measures what takes larger fleets or longer minutes than the comparison, prints it, and writes it to a file. Returns
+/// whether headcount keeps what it promises.
+pub fn measure_large(out: &Path) -> Result<bool, MeasureError> {
+    let (tables, promises) = large::tables(run);
+    let tables = format!("{tables}\n{}", promises::table(&promises));
     println!("{tables}");
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("sim-large.md"), &tables)?;
     println!("{}", out.join("sim-large.md").display());
-    Ok(())
+    Ok(promises::are_kept(&promises))
 }
 
 /// Measures newcomers who wait, with and without a line, prints it, and writes it to a file.
-pub fn measure_line(out: &Path) -> Result<(), MeasureError> {
+pub fn measure_line(out: &Path) -> Result<bool, MeasureError> {
     let plays = line::plays();
     let rows = run_each(&plays, |play| {
         let (figures, waits) = World::new(&play.plan).measure_waits(CROWD_FROM);
@@ -176,7 +205,7 @@ pub fn measure_line(out: &Path) -> Result<(), MeasureError> {
     std::fs::create_dir_all(out)?;
     std::fs::write(out.join("sim-line.md"), &table)?;
     println!("{}", out.join("sim-line.md").display());
-    Ok(())
+    Ok(true)
 }
 
 fn run(plans: &[Plan]) -> Vec<Row> {
@@ -213,6 +242,9 @@ fn play(plan: &Plan) -> Row {
         SHARES.iter().find(|(_, sharing)| *sharing == plan.fleet.design.sharing).map_or("—", |(name, _)| name);
     Row {
         design: plan.fleet.design.name,
+        max_active_users: plan.fleet.max_active_users,
+        shape: Shape::for_capacity(plan.fleet.capacity, plan.fleet.false_positive_rate).expect("a valid shape"),
+        news_every: plan.fleet.news_every,
         sharing,
         servers: plan.fleet.servers,
         work: plan.weather.work,

@@ -17,6 +17,7 @@
 //! went back, servers that started before may be ahead of servers that started later. The later servers read a minute
 //! that the others publish only once it has begun for them, too.
 
+use crate::bounds::largest_error;
 use crate::plan::Fleet;
 use crate::server::Server;
 use crate::store::Store;
@@ -380,11 +381,10 @@ impl Oracle {
         self.checks.count(10);
         let x = x as f64;
         self.most_inside = self.most_inside.max(inside as f64 / x);
-        let estimate = shape.estimate((shape.bits() as f64 * shape.fill_ratio(x)) as u64);
-        // `estimate.high` allows for 1.96 standard deviations of the estimate; this check allows for 4. Each server may
-        // round its share up in each of the two rounds that pass before the news arrives.
-        let error = 4.0 / 1.96 * (estimate.high - estimate.users);
-        let by_rule = if leases { x + error + 1.0 } else { part * x + error + 2.0 * fleet.servers as f64 + 2.0 };
+        let error = largest_error(shape, x);
+        // Without leases, each server may round its share up in each of the two rounds that pass before the news
+        // arrives.
+        let by_rule = if leases { x + error } else { part * x + error + 2.0 * fleet.servers as f64 + 1.0 };
         let most = by_rule + (strangers + untold) as f64;
         if inside as f64 > most {
             let what =

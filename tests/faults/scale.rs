@@ -200,24 +200,62 @@ const FLEETS: [Fleet; 11] = [
     in_cluster(0, 1000),
 ];
 
+/// The most that is promised of a fleet: the mean and the 99th percentile of news, in seconds, and the part of a core
+/// that Redis needs. Redis also answers the looks.
+fn promised(fleet: &Fleet, beat_seconds: f64) -> (f64, f64, Option<f64>) {
+    let is_fast = beat_seconds < 0.2;
+    let (mean, p99) = if is_fast { (0.12, 0.25) } else { (0.28, 0.55) };
+    let of_a_core = if is_fast { 0.2 } else { 0.1 };
+    (mean, p99, (fleet.processes + fleet.clients <= 200).then_some(of_a_core))
+}
+
+/// The promises that a fleet has broken. Beats of more than 250 ms, in a large fleet, bring news later.
+fn broken(fleet: &Fleet, row: &serde_json::Value) -> Vec<String> {
+    let of = |pointer: &str| row.pointer(pointer).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN);
+    let beat = of("/beat_seconds");
+    let (mean, p99, of_a_core) = promised(fleet, beat);
+    let mut bounds = vec![("/news/never", 0.0), ("/failed_rounds", 0.0), ("/conflicts_per_round", 0.02)];
+    bounds.extend((beat <= 0.25).then_some([("/news/mean", mean), ("/news/p99", p99)]).into_iter().flatten());
+    bounds.extend(of_a_core.map(|most| ("/redis/cpu_cores", most)));
+    exceeded(&fleet.name(), row, &bounds)
+}
+
+/// Which values are not at most as promised.
+fn exceeded(name: &str, row: &serde_json::Value, bounds: &[(&str, f64)]) -> Vec<String> {
+    let measured = |pointer: &str| row.pointer(pointer).and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN);
+    let is_kept = |&&(pointer, most): &&(&str, f64)| measured(pointer) <= most;
+    let broken = bounds.iter().filter(|bound| !is_kept(bound));
+    broken.map(|(pointer, most)| format!("{name}: {pointer} is {}, at most {most}", measured(pointer))).collect()
+}
+
 /// Measures all fleets whose name begins with `wanted`, writes the file, and says what is in it.
+///
+/// # Panics
+/// If a promise is broken.
 pub fn scale(rig: &Rig, file: &Path, wanted: &str) {
-    let mut rows = Vec::new();
+    let (mut rows, mut found) = (Vec::new(), Vec::new());
     for fleet in FLEETS.iter().filter(|fleet| fleet.name().starts_with(wanted)) {
         let row = measure(rig, fleet);
         println!("{row:#}");
+        found.extend(broken(fleet, &row));
         rows.push(row);
         let text = serde_json::to_vec_pretty(&rows).expect("rows are plain");
         std::fs::write(file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
     println!("{}", file.display());
+    assert!(found.is_empty(), "promises are broken:\n{}", found.join("\n"));
 }
 
 /// Measures two fleets with a million users, and says what they cost Redis.
+///
+/// # Panics
+/// If it is more than promised.
 pub fn million(rig: &Rig) {
-    for measure in [million::of_few_servers, million::of_many_servers] {
-        println!("{:#}", measure(rig));
-    }
+    let (few, many) = (million::of_few_servers(rig), million::of_many_servers(rig));
+    println!("{few:#}\n{many:#}");
+    let mut found = exceeded("few servers", &few, &[("/redis/bytes_out_per_second", 12e6), ("/rejected", 0.0)]);
+    found.extend(exceeded("many servers", &many, &[("/redis/cpu_cores", 0.6)]));
+    assert!(found.is_empty(), "promises are broken:\n{}", found.join("\n"));
 }
 
 fn measure(rig: &Rig, fleet: &Fleet) -> serde_json::Value {

@@ -1,6 +1,7 @@
 //! The shipped design alone: the room in fleets of up to 400 servers, the first seconds of a session if refusals wait,
 //! and the bytes of a fleet whose minutes last a minute.
 
+use super::promises::{self, Promise};
 use super::{CROWD_FROM, FLOOD, Row, X, flood, plan};
 use crate::plan::{Design, MILLI, Plan, REFUSAL_DELAY, SECOND};
 use headcount::players::{Arrivals, Habits, Roaming};
@@ -18,6 +19,9 @@ const FILLING: Duration = Duration::from_secs(4);
 /// A fleet that has been full for this long is left alone with its users.
 const SETTLED: Duration = Duration::from_secs(20);
 const FULL_FOR: Duration = Duration::from_secs(600);
+/// The most kilobytes per server and second that are promised of these times.
+const MOST_WHILE_FILLING: f64 = 16.0;
+const MOST_WHILE_FULL: f64 = 3.5;
 
 /// Fleets, crowds and times whose overshoot is measured, each with three seeds.
 fn overshoots() -> Vec<Plan> {
@@ -65,14 +69,19 @@ fn bytes() -> Vec<Plan> {
     [CROWD_FROM, full, full + SETTLED, full + SETTLED + FULL_FOR].map(lasting).into()
 }
 
-/// Plays all of it, and returns the tables.
-pub fn tables(run: impl Fn(&[Plan]) -> Vec<Row>) -> String {
-    format!(
-        "{}\n{}\n{}",
-        overshoot_table(&run(&overshoots())),
-        waits_table(&run(&waits())),
-        bytes_table(&run(&bytes()))
-    )
+/// Plays all of it, and returns the tables and what is promised.
+pub fn tables(run: impl Fn(&[Plan]) -> Vec<Row>) -> (String, Vec<Promise>) {
+    let (room, waits, bytes) = (run(&overshoots()), run(&waits()), run(&bytes()));
+    let tables = format!("{}\n{}\n{}", overshoot_table(&room), waits_table(&waits), bytes_table(&bytes));
+    let mut promises: Vec<_> = room.iter().flat_map(promises::of_room).collect();
+    promises.extend(waits.iter().map(|row| {
+        let what = format!("{} servers, refusals wait: players rejected in mid-session", row.servers);
+        Promise::at_most(what, (row.figures.wronged_older + row.figures.wronged_younger) as f64, 0.0)
+    }));
+    promises.extend(kilobytes(&bytes).map(|Traffic { what, values, news, most }| {
+        Promise::at_most(format!("{SERVERS} servers, {what}: kB per server and second"), values + news, most)
+    }));
+    (tables, promises)
 }
 
 fn overshoot_table(rows: &[Row]) -> String {
@@ -113,14 +122,30 @@ fn bytes_table(rows: &[Row]) -> String {
     let mut table =
         format!("| {SERVERS} servers, X = {X}, minutes of a minute | kB per server and second: values | news |\n");
     table.push_str("|---|---:|---:|\n");
-    for (what, from, lasting) in
-        [("while 500 users a second are admitted", 0, FILLING), ("ten minutes of a full house", 2, FULL_FOR)]
-    {
+    for Traffic { what, values, news, .. } in kilobytes(rows) {
+        let _ = writeln!(table, "| {what} | {values:.1} | {news:.1} |");
+    }
+    table
+}
+
+/// The kilobytes per server and second of a time, and how many they may be together.
+struct Traffic {
+    what: &'static str,
+    values: f64,
+    news: f64,
+    most: f64,
+}
+
+fn kilobytes(rows: &[Row]) -> [Traffic; 2] {
+    [
+        ("while 500 users a second are admitted", 0, FILLING, MOST_WHILE_FILLING),
+        ("ten minutes of a full house", 2, FULL_FOR, MOST_WHILE_FULL),
+    ]
+    .map(|(what, from, lasting, most)| {
         let [before, after] = [from, from + 1].map(|at| &rows[at].figures);
         let kilobytes = |bytes: u64| bytes as f64 / SERVERS as f64 / lasting.as_secs_f64() / 1e3;
         let values = kilobytes(after.values_bytes - before.values_bytes);
         let news = kilobytes(after.news_bytes - before.news_bytes);
-        let _ = writeln!(table, "| {what} | {values:.1} | {news:.1} |");
-    }
-    table
+        Traffic { what, values, news, most }
+    })
 }

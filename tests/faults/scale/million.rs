@@ -69,8 +69,8 @@ pub fn of_few_servers(rig: &Rig) -> serde_json::Value {
     row
 }
 
-/// 1,000 connections that send what servers would send: real beats with as many users as come, looks at all minutes,
-/// and once a minute a fetch of the value that ends it.
+/// 1,000 connections that send what servers would send: real beats with as many users as come and a request for seats,
+/// looks at all minutes, and once a minute a fetch of the value that ends it.
 #[allow(clippy::disallowed_methods)]
 pub fn of_many_servers(rig: &Rig) -> serde_json::Value {
     let redis = Redis::start();
@@ -100,7 +100,7 @@ pub fn of_many_servers(rig: &Rig) -> serde_json::Value {
     let seconds = (begun.elapsed() - SETTLING).as_secs_f64();
     let mut row = costs.since(&redis, seconds);
     let done = work.so_far();
-    for (place, what) in ["beats", "looks", "fetches", "news_bytes"].into_iter().enumerate() {
+    for (place, what) in ["beats", "looks", "fetches", "news_bytes", "seats"].into_iter().enumerate() {
         row[format!("{what}_per_second")] = ((done[place] - before[place]) as f64 / seconds).into();
     }
     row["fleet"] = format!("{MANY} servers, {USERS} users each seen once a minute").into();
@@ -115,11 +115,12 @@ struct Work {
     looks: AtomicU64,
     fetches: AtomicU64,
     news_bytes: AtomicU64,
+    seats: AtomicU64,
 }
 
 impl Work {
-    fn so_far(&self) -> [u64; 4] {
-        [&self.beats, &self.looks, &self.fetches, &self.news_bytes].map(|count| count.load(Relaxed))
+    fn so_far(&self) -> [u64; 5] {
+        [&self.beats, &self.looks, &self.fetches, &self.news_bytes, &self.seats].map(|count| count.load(Relaxed))
     }
 }
 
@@ -167,7 +168,8 @@ impl Server {
             newcomers: 0,
             keep_for: None,
         };
-        let (mut logs, mut number) = ([unread(current), unread(current.minus(1))], 0);
+        let mut logs = [unread(current), unread(current.minus(1))];
+        let mut seats = SeatRequest { new_epoch: 1, reads_logs: true, demand: 20, ..<_>::default() };
         while Instant::now() < until {
             let next = beat.min(round).min(fetch);
             tokio::time::sleep_until(next.into()).await;
@@ -181,14 +183,20 @@ impl Server {
                 work.fetches.fetch_add(1, Relaxed);
             } else {
                 beat += BEAT;
-                number += 1;
                 let users = USERS as f64 * BEAT.as_secs_f64() / MINUTE.as_secs_f64() / MANY as f64;
                 let users = (users + rng.f64()) as usize;
                 logs[0].entry = std::iter::repeat_with(|| rng.u8(..)).take(ENTRY_BYTES + 6 * users).collect();
                 logs[0].keep_for = Some(1920 * SECOND);
-                let seats = SeatRequest { number, new_epoch: 1, ..SeatRequest::default() };
+                seats.number += 1;
+                seats.rounding = rng.f64();
+                // As many seats become free as are taken.
+                seats.room = Some((USERS / 100) as i64);
                 let reply = self.ask(Request::ExchangeNews { logs: logs.to_vec(), seats, line: None }).await;
-                let Reply::News { logs: parts, .. } = reply else { panic!("no news: {reply:?}") };
+                let Reply::News { logs: parts, seats: Some(told), .. } = reply else { panic!("no news: {reply:?}") };
+                work.seats.fetch_add(told.granted, Relaxed);
+                (seats.epoch, seats.answered, seats.read) = (told.epoch, seats.number, told.logged + told.valued);
+                seats.taken += told.granted;
+                logs[0].newcomers = told.granted;
                 let part = &parts[0];
                 work.beats.fetch_add(1, Relaxed);
                 work.news_bytes.fetch_add(part.bytes.len() as u64, Relaxed);
