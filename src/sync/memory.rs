@@ -120,7 +120,8 @@ impl MemoryStore {
         log.map_or_else(Vec::new, |log| log.bytes[LOG_ID_BYTES..].to_vec())
     }
 
-    /// Changes the entries of each generation's news logs, the earliest minute first. A log that becomes empty is deleted.
+    /// Changes the entries of each generation's news logs, the earliest minute first. A log that becomes empty is
+    /// deleted.
     #[cfg(any(test, feature = "testing"))]
     pub fn edit_logs(&self, mut edit: impl FnMut(u64, Slot, &mut Vec<u8>)) {
         for (&number, generation) in &mut self.namespace.lock().generations {
