@@ -87,8 +87,8 @@ struct Options {
     )]
     merge: Vec<PathBuf>,
 
-    /// Measures the designs, and the ways to share the room, on days without faults. Fails if headcount breaks a promise.
-    /// Writes target/sim.md, target/sim.csv and a plot.
+    /// Measures the designs, and the ways to share the room, on days without faults. Fails if headcount breaks a
+    /// promise. Writes target/sim.md, target/sim.csv and a plot.
     #[arg(long)]
     measure: bool,
 
