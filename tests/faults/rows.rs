@@ -106,6 +106,7 @@ pub const ROWS: &[Row] = &[
     row("row_50_ten_requests_at_once", first_seconds::ten_requests_at_once),
     row("row_51_a_crowd_at_one_server", leases::a_crowd_at_one_server),
     row("row_51_a_crowd_at_one_of_200", leases::a_crowd_at_one_of_200),
+    row("row_51_newcomers_per_minute", leases::newcomers_per_minute),
     row("row_53_leases_are_lost", leases::leases_are_lost),
     row("row_53_leases_are_lost_in_long_rounds", leases::leases_are_lost_in_long_rounds),
     alone_in_full("row_54_sentinel_master_is_killed", sentinels::master_is_killed),

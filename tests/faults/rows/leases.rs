@@ -181,6 +181,41 @@ pub fn a_crowd_at_one_of_200(rig: &Rig) -> Finding {
     found
 }
 
+/// Row 51 with a bound on newcomers: a crowd at ten servers that may admit 600 newcomers a minute together.
+pub fn newcomers_per_minute(rig: &Rig) -> Finding {
+    const SERVERS: usize = 10;
+    const PER_MINUTE: f64 = 600.0;
+    // In a minute, 8 % more may come in, and one for each ten servers.
+    const EARLIER: f64 = 0.08 * 60.0;
+    let (lasting, window, part) = if rig.full { (300, 60, 0.98) } else { (20, 10, 0.9) };
+    let environment = vec![("HEADCOUNT__ADMISSION__NEWCOMERS_PER_MINUTE", PER_MINUTE.to_string())];
+    let bench = Bench::start(
+        rig.runtime.handle(),
+        Spec { max_active_users: 5000, slot: 60 * SECOND, environment, ..spec(SERVERS) },
+    );
+    settle(&bench);
+    let mut found = Finding { repetitions: 1, ..Finding::default() };
+    let crowd = Crowd::start(&bench, &Arc::default(), |rng| rng.usize(..SERVERS));
+    let (began, mut admitted) = (bench.origin.now(), Vec::new());
+    for _ in 0..lasting {
+        // Nobody leaves meanwhile.
+        admitted.push((bench.origin.now() - began, inside(&bench)));
+        bench.pass(SECOND);
+    }
+    for (from, &(began, before)) in admitted.iter().enumerate() {
+        let Some(&(ended, then)) = admitted.get(from + window) else { break };
+        let most = PER_MINUTE * ((ended - began).as_secs_f64() + EARLIER) / 60.0 + SERVERS as f64 / 10.0;
+        found.check((then - before) as f64 <= most, || format!("{} of {most:.0} in {window} s", then - before));
+    }
+    let &(lasted, all) = admitted.last().expect("seconds have passed");
+    let due = PER_MINUTE * lasted.as_secs_f64() / 60.0;
+    found.check(all as f64 >= part * due, || format!("{all} came in, of {due:.0} who were due"));
+    let most = admitted.windows(window + 1).map(|span| span[window].1 - span[0].1).max().unwrap_or_default();
+    found.remark = format!("{all} of {due:.0} came in, at most {most} in {window} s");
+    crowd.end(&bench);
+    found.and(super::heard(&bench))
+}
+
 /// Row 53. A server that holds most seats is killed; answers come too late, so that their seats are lost; Redis is
 /// emptied, and replaced by an empty one. The seats come back, and none is given away twice.
 pub fn leases_are_lost(rig: &Rig) -> Finding {
