@@ -359,7 +359,13 @@ impl<'a> World<'a> {
             _ => None,
         };
         if let Some((place, life)) = life {
-            let Some(server) = self.servers[place].as_ref().filter(|server| server.life == life) else { return };
+            let Some(server) = self.servers[place].as_ref().filter(|server| server.life == life) else {
+                // The connections of a process that died are cut.
+                if let Event::LookAgain { player, .. } = event {
+                    self.answer_player(player, Answer::Lost);
+                }
+                return;
+            };
             if server.paused_until > self.now {
                 let at = server.paused_until + MILLI.mul_f64(5.0 * self.machines.f64());
                 return self.schedule(at, event);

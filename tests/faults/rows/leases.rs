@@ -212,7 +212,10 @@ pub fn newcomers_per_minute(rig: &Rig) -> Finding {
     found.check(all as f64 >= part * due, || format!("{all} came in, of {due:.0} who were due"));
     let most = admitted.windows(window + 1).map(|span| span[window].1 - span[0].1).max().unwrap_or_default();
     found.remark = format!("{all} of {due:.0} came in, at most {most} in {window} s");
-    crowd.end(&bench);
+    let users = crowd.end(&bench);
+    for _ in 0..rig.times(4) {
+        asks_everywhere(&mut found, &bench, &users, "a bounded crowd");
+    }
     found.and(super::heard(&bench))
 }
 
