@@ -6,7 +6,7 @@
 //! | 2 | A token that no minute of the server has is seen no more often than the false positives of its filters, and of other generations' filters beside them, allow. |
 //! | 4 | A server's ring has as many filters as at its start, it remembers the store's versions of twice as many minutes at most, its queue stays within its bound, and no value is asked for that is larger than a filter can be. |
 //! | 6 | A server that does not cover its window rejects an unseen token only when its budget is used up (unless `closed`). A server claims to cover its window only if all of this is true: it has read something; the store has told it about the time before its start, or it has lived for a window; it knows of no news that it could not read; and it has read something since it last slept. After a successful round it holds every token that the values of its covered minutes held when the round began, and, in calm, that their news logs held three seconds before. |
-//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store has all their bits. During the play, a token that was admitted more than twenty calm rounds ago is rejected nowhere; where all servers exchange news and there was no fault for ten seconds, one that was admitted more than a second ago. If refusals wait, the answer after the wait counts. |
+//! | 7 | When the faults have ended and the fleet was left alone, all rings of a generation are the same, bit for bit, and the store has all their bits. During the play, a token that was admitted more than twenty calm rounds ago is rejected nowhere; where all servers exchange news and there was no fault for two minutes, or ten seconds if that is longer, one that was admitted more than a second ago. If refusals wait, the answer after the wait counts. |
 //! | 9 | The same seed gives the same run: every step of two runs is compared. |
 //! | 10 | Whenever a newcomer is admitted, at most as many users are in as `bounds` allows for the present and recent faults, apart from the error of the estimate, and two seats for each server, which rounds its share up. In addition there may be the users that servers without knowledge admitted from their budgets in the last twenty rounds, and the users that could not be counted. These are users that a server had admitted and not yet published when it was paused (at most a share), and users that an older copy of the store brought back. |
 //! | 11 | What `explain` says of a player's next request is what the server then decides, unless its worker is late. |
@@ -317,7 +317,9 @@ impl Oracle {
         }
         let is_long_ago = |at| at >= calm_since && now - at > fleet.sync_every * 20;
         let has_news = !fleet.news_every.is_zero() && !fleet.half_without_news;
-        let is_young = |at| has_news && asked.is_told && at > calm_since + CALM_FOR_NEWS && now - at > NEWS_IS_KNOWN;
+        // Until a minute ends and the next one, servers do not read its log if it was damaged.
+        let calm_from = calm_since + CALM_FOR_NEWS.max(2 * fleet.slot);
+        let is_young = |at| has_news && asked.is_told && at > calm_from && now - at > NEWS_IS_KNOWN;
         let before = self.calm_admissions[token].filter(|before| is_long_ago(before.at) || is_young(before.at));
         match decision {
             Decision::Rejected => {
