@@ -48,8 +48,8 @@ pub struct Fleet {
     /// a user whom this server has admitted. With `0s`, only the rounds bring news, and while one server of a fleet has
     /// `0s`, all of them get seats with their rounds. `auto` (the default, and `None` in Rust) is 100 ms while
     /// newcomers are rejected or soon could be, and 250 ms at other times. In a large fleet the time is longer,
-    /// whatever is set here: at least 94 ms with 200 servers, 0.29 s with 500 and 0.75 s with 1,000. So the exchanges
-    /// of all servers take at most 20 % of one core of Redis.
+    /// whatever is set here: at least 89 ms with 200 servers, 0.28 s with 500 and 0.75 s with 1,000. So the exchanges
+    /// of all servers take about 20 % of one core of Redis at most.
     #[serde(with = "time_or_auto")]
     #[cfg_attr(
         feature = "server",

@@ -331,10 +331,13 @@ impl Drop for SetAtLast<'_> {
     }
 }
 
-/// The first few of each kind.
+/// A few of each kind, from the first to the last. The first ones alone would beat before all others, and learn late.
 fn observers(processes: usize, clients: usize) -> impl Iterator<Item = usize> {
-    let clients = processes..processes + clients.min(OBSERVERS);
-    (0..processes.min(OBSERVERS)).chain(clients)
+    let some = |from: usize, count: usize| {
+        let few = count.min(OBSERVERS);
+        (0..few).map(move |nth| from + nth * count / few)
+    };
+    some(0, processes).chain(some(processes, clients))
 }
 
 /// Newcomers, each on a random server.
