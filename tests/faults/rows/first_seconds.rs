@@ -87,8 +87,9 @@ pub fn nine_requests_at_once(rig: &Rig) -> Finding {
 }
 
 /// Row 50, with ten servers: a newcomer's first ten requests reach them all at once, and one of them admits the user.
+/// With three times as many seats, these would be 10,000 requests a second. Two cores do not send so many at once.
 pub fn ten_requests_at_once(rig: &Rig) -> Finding {
-    play_by(rig, spec(rig, 10, 3), 4_000, 0.001, Some(ask_all), |_, _, _, _| Box::pin(async { (0, Vec::new()) }))
+    play_by(rig, spec(rig, 10, 1), 4_000, 0.001, Some(ask_all), |_, _, _, _| Box::pin(async { (0, Vec::new()) }))
 }
 
 fn ask_all(asker: Asker, token: usize) -> Answers {
