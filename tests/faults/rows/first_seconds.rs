@@ -87,7 +87,7 @@ pub fn nine_requests_at_once(rig: &Rig) -> Finding {
 }
 
 /// Row 50, with ten servers: a newcomer's first ten requests reach them all at once, and one of them admits the user.
-/// With three times as many seats, these would be 10,000 requests a second. Two cores do not send so many at once.
+/// With three times as many seats, 925 refusals a second would come to each server, of which 512 may wait by default.
 pub fn ten_requests_at_once(rig: &Rig) -> Finding {
     play_by(rig, spec(rig, 10, 1), 4_000, 0.001, Some(ask_all), |_, _, _, _| Box::pin(async { (0, Vec::new()) }))
 }
