@@ -360,6 +360,14 @@ async fn nobody_waits_in_shadow_or_for_the_refusal_of_a_limit() {
     assert_eq!((begun.elapsed(), delayed(&one)), (Duration::ZERO, [0; 4]));
 }
 
+/// Waits until alice has the only seat of a server that exchanges news.
+fn wait_until_full(server: &Server) {
+    wait_for("news", || (server.status()["sync"]["beats"].as_u64()? > 2).then_some(()));
+    wait_for("full coverage", || (server.status()["ring"]["coverage"] == 31).then_some(()));
+    wait_for("the only seat to be taken", || (server.check("alice").status == 200).then_some(()));
+    wait_for("no free seat", || (server.status()["share"] == 0).then_some(()));
+}
+
 /// Over HTTP, confirmations and touches wait as checks do.
 #[test]
 #[allow(clippy::disallowed_methods)] // How long an answer takes is what is asked.
@@ -368,10 +376,7 @@ fn confirmations_and_touches_wait_as_checks_do() {
     let (redis, state) = (Redis::start(), tempdir().unwrap());
     let environment = [("HEADCOUNT__TOKEN__SECRET", SECRET), ("HEADCOUNT__ADMISSION__REFUSAL_DELAY", "1s")];
     let server = Server::start(state.path(), &["--redis", &redis.url(), "--max-active-users", "1"], &environment);
-    wait_for("news", || (server.status()["sync"]["beats"].as_u64()? > 2).then_some(()));
-    wait_for("full coverage", || (server.status()["ring"]["coverage"] == 31).then_some(()));
-    wait_for("the only seat to be taken", || (server.check("alice").status == 200).then_some(()));
-    wait_for("no free seat", || (server.status()["share"] == 0).then_some(()));
+    wait_until_full(&server);
     // Those of alice, before her seat was granted.
     let begun = || server.status()["delayed_refusals"]["begun"].as_u64().unwrap();
     let before = begun();
@@ -406,10 +411,7 @@ fn at_most_a_quarter_of_the_connections_wait() {
     ];
     let arguments = ["--redis", &redis.url(), "--max-active-users", "1"];
     let server = Server::start_as(program_with_files(state.path(), FILES), state.path(), &arguments, &environment);
-    wait_for("news", || (server.status()["sync"]["beats"].as_u64()? > 2).then_some(()));
-    wait_for("full coverage", || (server.status()["ring"]["coverage"] == 31).then_some(()));
-    wait_for("the only seat to be taken", || (server.check("alice").status == 200).then_some(()));
-    wait_for("no free seat", || (server.status()["share"] == 0).then_some(()));
+    wait_until_full(&server);
     let counted = |of: &str| server.status()["delayed_refusals"][of].as_u64().unwrap();
     let before = ["begun", "at_once"].map(counted);
     thread::scope(|scope| {

@@ -331,7 +331,8 @@ impl Drop for SetAtLast<'_> {
     }
 }
 
-/// A few of each kind, from the first to the last. The first ones alone would beat before all others, and learn late.
+/// A few of each kind, from the first to the last. Those that start first may beat right before the others, and so
+/// learn late.
 fn observers(processes: usize, clients: usize) -> impl Iterator<Item = usize> {
     let some = |from: usize, count: usize| {
         let few = count.min(OBSERVERS);
