@@ -1,7 +1,7 @@
 //! The rows of the table of faults, each by its number. Row 27, panics, is in `tests/supervision.rs`, because it needs
 //! a program that panics on request.
 
-mod bounds;
+pub mod bounds;
 mod clocks;
 mod clusters;
 mod costs;

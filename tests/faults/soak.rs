@@ -1,10 +1,14 @@
 //! Hours of load with a fault every half minute: what a row shows once must hold again and again, and memory must not
 //! grow.
+//!
+//! A fault comes once in each window of thirty seconds, so users whom one fault has let in beyond X are often still in
+//! when the next one comes: newcomers who were admitted ask again. So the bound of each fault is counted from the users
+//! who are in when it comes, or from X if fewer are in.
 
 use crate::Rig;
 use crate::bench::{Bench, Spec};
 use crate::report::Finding;
-use crate::rows::heard;
+use crate::rows::{bounds, heard};
 use crate::support::proxy::Weather;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -41,6 +45,30 @@ enum Fault {
     StandStill,
 }
 
+impl Fault {
+    /// The bound of the users inside, as a part of X, and the number of servers that start or wake.
+    fn bound(self) -> (f64, u64) {
+        match self {
+            Self::Kill | Self::Stop => (bounds::JOINING, 1),
+            Self::Pause => (bounds::STALL, 1),
+            Self::StandStill => (bounds::STALL, 5),
+            Self::RedisStandsStill | Self::Late | Self::Slow => (bounds::STALL, 0),
+            Self::RedisRestarts | Self::Swallowed | Self::Cut => (bounds::OUTAGE_LOCAL, 0),
+            Self::Flush => (bounds::FLUSH, 0),
+            Self::ScriptFlush => (bounds::CALM, 0),
+            Self::Replica | Self::Full => (bounds::WRITES_REFUSED, 0),
+        }
+    }
+
+    /// The most users that may be inside until the next fault, if `before` were inside when this one came.
+    fn most_inside(self, bench: &Bench, before: usize) -> f64 {
+        let x = bench.largest_x;
+        let (bound, uninformed) = self.bound();
+        let beyond = (bound - 1.0) * x as f64 + bounds::allowance(x, bench.capacity());
+        x.max(before as u64) as f64 + beyond + (uninformed * (x / 100).max(10)) as f64
+    }
+}
+
 const FAULTS: [Fault; 14] = [
     Fault::Kill,
     Fault::Stop,
@@ -73,20 +101,29 @@ pub fn soak(rig: &Rig, lasting: Duration, seed: u64) -> Finding {
         let due = bench.origin.now() + EVERY;
         let fault = FAULTS[rng.usize(..FAULTS.len())];
         *injected.entry(fault).or_insert(0_u64) += 1;
+        bench.origin.count_anew();
+        let before = bench.origin.tally().most_inside;
         strike(&mut bench, fault, &mut rng);
         let back = bench.wait_until("all servers to be in step", |bench| (0..5).all(|place| bench.is_synced(place)));
         bench.origin.reunited();
         all.recovered(back);
         all.repetitions += 1;
+        bench.pass(due.saturating_sub(bench.origin.now()));
         let tally = bench.origin.tally();
+        let most = fault.most_inside(&bench, before);
+        all.held(tally.most_inside, bench.largest_x);
+        all.check(tally.most_inside as f64 <= most, || {
+            format!("{fault:?}: {before} and then {} were inside; at most {most:.0} may be", tally.most_inside)
+        });
         let kib = memory.note(&bench, bench.origin.now() - begun, lasting / 2);
         println!(
-            "{:>8.0?} {fault:?}: in step after {back:.1?}; {} checks, {} wrong; {kib} KiB",
+            "{:>8.0?} {fault:?}: in step after {back:.1?}; {} checks, {} wrong; {before} in before, then at most {} \
+            ({most:.0} allowed); {kib} KiB",
             bench.origin.now() - begun,
             tally.checks,
             tally.wrong,
+            tally.most_inside,
         );
-        bench.pass(due.saturating_sub(bench.origin.now()));
     }
     drop(crowd);
     let growth = memory.kib_an_hour();
