@@ -47,9 +47,10 @@ const LEAST_HANDED_OUT: f64 = 1.0;
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// There is room.
+    /// There is room, or the store is away and `fleet.on_outage` admits everybody.
     Open,
-    /// No room is left, or too few seats have become free again for the mode to be open.
+    /// No room is left, or too few seats have become free again for the mode to be open. Or the store is away, and
+    /// `fleet.on_outage` admits no newcomers.
     Throttling,
 }
 
@@ -609,7 +610,7 @@ impl Room {
             Mode::Throttling if active_users < self.resume_below() => Mode::Open,
             unchanged => unchanged,
         };
-        let mode = self.forced().unwrap_or(self.mode);
+        let mode = self.mode_in_force();
         if mode == self.shown_mode {
             return None;
         }
@@ -719,12 +720,28 @@ impl Room {
         }
     }
 
+    /// Returns the mode that an override, the room, or the policy for outages demands.
+    fn mode_in_force(&self) -> Mode {
+        match (self.forced(), self.link, self.settings.on_outage) {
+            (Some(forced), ..) => forced,
+            (None, FleetLink::Alone | FleetLink::Up, _) => self.mode,
+            (None, _, OnOutage::Closed) => Mode::Throttling,
+            (None, FleetLink::ReadOnly | FleetLink::Away, OnOutage::Open) if !self.awaits_resumption() => Mode::Open,
+            (None, ..) => self.mode,
+        }
+    }
+
+    /// Returns whether free seats stay free until enough users have left.
+    fn awaits_resumption(&self) -> bool {
+        self.mode == Mode::Throttling && self.settings.refill == Refill::AfterResume
+    }
+
     /// Returns why this server has a free seat, or why not.
     fn free_seat(&self, active_users: f64) -> Result<Reason, Reason> {
         if self.gathers {
             return Err(Reason::Gathering);
         }
-        if self.mode == Mode::Throttling && self.settings.refill == Refill::AfterResume {
+        if self.awaits_resumption() {
             return Err(Reason::NotResumed);
         }
         let held = self.held.seats();

@@ -767,6 +767,27 @@ fn a_newcomer_of_one_process_is_known_to_another_before_the_next_round() {
     assert!(sync["last_beat_seconds"].as_f64() < Some(20.0), "{sync}");
 }
 
+#[test]
+fn while_the_store_is_away_the_status_names_neither_a_beat_nor_leased_seats() {
+    let (redis, state) = (Redis::start(), tempdir().unwrap());
+    let environment = [
+        ("HEADCOUNT__TOKEN__SECRET", SECRET),
+        ("HEADCOUNT__FLEET__SYNC_EVERY", "100ms"),
+        ("HEADCOUNT__FLEET__ON_OUTAGE", "closed"),
+    ];
+    let server = Server::start(state.path(), &["--redis", &redis.url(), "--max-active-users", "100"], &environment);
+    let leases = |status: &serde_json::Value| status["sync"]["leases_seats"] == true;
+    let calm = wait_for("leased seats", || Some(server.status()).filter(leases));
+    assert!(calm["sync"]["beat_every_seconds"].is_f64() && calm["sync"]["fleet_free_seats"].is_u64(), "{calm}");
+    assert_eq!(calm["mode"], "open");
+    drop(redis);
+    let away = wait_for("the outage", || Some(server.status()).filter(|status| status["sync"]["ok"] == false));
+    let figures = ["beat_every_seconds", "fleet_free_seats"].map(|name| &away["sync"][name]);
+    assert!(figures.iter().all(|figure| figure.is_null()) && !leases(&away), "{away}");
+    assert!(away["sync"]["last_beat_seconds"].is_f64(), "{away}");
+    assert_eq!((away["mode"].as_str(), server.decide("bob").as_str()), (Some("throttling"), "rejected"));
+}
+
 /// The servers leave a replaced master one after another, and what it has taken since is lost.
 #[tokio::test]
 async fn who_was_admitted_while_the_servers_had_two_masters_is_known_to_all() {

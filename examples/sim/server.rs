@@ -106,6 +106,8 @@ pub struct Server {
     pub rounds_in_a_row: u32,
     /// Whether it has known all users at some time since its start, or since the last pause that it may have noticed.
     pub has_known: bool,
+    /// Whether it knew all users before such a pause.
+    pub knew_before_pause: bool,
     /// Whether its last long pause was of a length that it may or may not have noticed. If so, the oracle cannot tell
     /// whether it still relies on the users that it knew.
     pub may_have_noticed_pause: bool,
@@ -195,6 +197,7 @@ impl Server {
             round_has_succeeded: false,
             rounds_in_a_row: 0,
             has_known: false,
+            knew_before_pause: false,
             may_have_noticed_pause: false,
             let_in: 0,
             let_in_blindly: 0,
@@ -246,6 +249,7 @@ impl Server {
 
     fn forget(&mut self) {
         if std::mem::take(&mut self.has_known) {
+            self.knew_before_pause = true;
             (self.let_in, self.let_in_blindly) = (0, 0);
         }
         self.rounds_in_a_row = 0;
@@ -496,7 +500,7 @@ impl Server {
             self.round_has_succeeded = true;
             self.rounds_in_a_row += 1;
             if self.rounds_in_a_row >= 3 && glance.coverage == glance.filters && !self.misses_generations {
-                self.has_known = true;
+                (self.has_known, self.knew_before_pause) = (true, false);
                 self.last_known = self.round_began;
             }
         }

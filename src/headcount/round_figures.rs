@@ -135,6 +135,9 @@ impl RoundFigures {
         let RoundContext { now, fleet_now, wall, core, settings } = context;
         let figures = self.latest.lock().clone();
         let age = figures.last_success.map(|at| now.saturating_sub(at));
+        // While the store is away, there are no beats, and what the ledger said last counts no more.
+        let is_up = core.link == FleetLink::Up;
+        let leased_elsewhere = core.leased_elsewhere.filter(|_| is_up);
         SyncStatus {
             store: figures.store.unwrap_or("none"),
             ok: matches!(core.link, FleetLink::Alone | FleetLink::Up) && !figures.loses_values,
@@ -148,12 +151,12 @@ impl RoundFigures {
             rounds_by_outcome: figures.outcomes,
             beats: figures.beats,
             beats_failed: figures.beats_failed,
-            beat_every_seconds: self.beat_every().map(|every| every.as_secs_f64()),
+            beat_every_seconds: self.beat_every().filter(|_| is_up).map(|every| every.as_secs_f64()),
             last_beat_seconds: figures.last_beat.map(|at| now.saturating_sub(at).as_secs_f64()),
             news_received: figures.news_received,
-            leases_seats: core.leased_elsewhere.is_some(),
+            leases_seats: leased_elsewhere.is_some(),
             seats_granted: figures.seats_granted,
-            fleet_free_seats: core.leased_elsewhere.map(|elsewhere| elsewhere.saturating_add(core.share)),
+            fleet_free_seats: leased_elsewhere.map(|elsewhere| elsewhere.saturating_add(core.share)),
             bytes_sent: figures.bytes_sent,
             bytes_received: figures.bytes_received,
             nodes: if figures.nodes == 0 { core.nodes } else { figures.nodes },

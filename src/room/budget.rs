@@ -2,7 +2,7 @@
 //!
 //! A blind server cannot tell a newcomer from an active user whom it does not know. It must not reject all unseen
 //! tokens, and it must not admit all of them either: **a blind server admits at most as many newcomers as there can be
-//! active users whom it does not know**. There are two kinds of blindness.
+//! active users whom it does not know**. There are three kinds of blindness.
 //!
 //! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was: X − E, the limit
 //!   less the estimated number of active users. Since then, all servers together can have filled that room and no more,
@@ -10,14 +10,15 @@
 //!   server has admitted as many newcomers as this one (`own`), and admits while the rest, `X − E − (nodes − 1) · own`,
 //!   is at least a random number between 1 and `nodes`. The number is random so that some servers round their part up
 //!   and others down: if all rounded up, twenty servers would admit up to nineteen too many.
-//! - *A server that has not known everybody* since it started, or since its process was paused, admits 1 % of X (at
-//!   least 10). If no store has answered within the first seconds after the start, it admits X divided by the expected
-//!   number of servers, if that is more.
+//! - *A server that has not known everybody* since it started admits 1 % of X (at least 10). If no store has answered
+//!   within the first seconds after the start, it admits X divided by the expected number of servers, if that is more.
+//! - *A server whose process was paused* after it knew everybody admits as much, but no more than the room that it
+//!   sees. So a full fleet stays full, however often its servers are paused.
 //!
-//! A third case lies between them: the filters of another generation cannot be read. After three rounds, a server knows
-//! the users of its own generation, but not those of the other one. From then on, and until it covers its window, it
-//! admits as a server of the first kind does. So this generation admits up to X users in addition to those of the other
-//! one.
+//! A fourth case lies between the first two: the filters of another generation cannot be read. After three rounds, a
+//! server knows the users of its own generation, but not those of the other one. From then on, and until it covers its
+//! window, it admits as a server of the first kind does. So this generation admits up to X users in addition to those
+//! of the other one.
 
 /// The number of rounds that must succeed in a row before this server knows everybody and hands out shares again.
 const ROUNDS_TO_KNOW: u32 = 3;
@@ -33,6 +34,8 @@ const ONE_PART_OF_X_WHILE_UNINFORMED: u64 = 100;
 pub(super) struct Budget {
     /// Whether this server has known everybody at some time since it started or was last paused.
     has_known: bool,
+    /// Whether it knew everybody before it was last paused.
+    was_paused: bool,
     /// The number of newcomers admitted while `has_known` is false.
     admitted: u64,
     /// The numbers of newcomers admitted here whom the other servers may not know yet: since the last successful round,
@@ -68,7 +71,7 @@ impl Budget {
         self.unread_by_others.rotate_right(1);
         self.unread_by_others[0] = 0;
         if covered && self.has_settled() {
-            self.has_known = true;
+            (self.has_known, self.was_paused) = (true, false);
             self.admitted = 0;
             self.unread_by_others = Default::default();
         }
@@ -95,7 +98,7 @@ impl Budget {
     /// everybody before the pause does not get a second budget.
     pub(super) fn forget(&mut self) {
         if std::mem::take(&mut self.has_known) {
-            self.admitted = 0;
+            (self.was_paused, self.admitted) = (true, 0);
         }
         (self.unread_by_others, self.rounds_in_a_row) = Default::default();
     }
@@ -117,19 +120,18 @@ impl Budget {
 
     /// Returns whether the budget allows one more newcomer. Held seats count as used.
     pub(super) fn is_left(&self, occupancy: Occupancy) -> bool {
-        let sees_room = self.has_known || self.has_settled() && (self.foreign_users || self.misses_users);
-        let is_informed = self.has_known || !self.misses_users;
-        if sees_room {
+        let room = occupancy.max_active_users as f64 - occupancy.active_users - occupancy.held as f64;
+        let knows_room = self.has_known || self.has_settled() && (self.foreign_users || self.misses_users);
+        let is_room = if knows_room {
             let own: u64 = self.unread_by_others.iter().sum();
             let others = occupancy.nodes.saturating_sub(1) as f64;
-            let left = occupancy.max_active_users as f64
-                - occupancy.active_users
-                - occupancy.held as f64
-                - others * own as f64;
-            let is_room = left >= 1.0 + others * self.rounding;
-            if is_informed || !is_room {
-                return is_room;
-            }
+            room - others * own as f64 >= 1.0 + others * self.rounding
+        } else {
+            !self.was_paused || room >= 1.0
+        };
+        let room_decides = self.has_known || knows_room && !self.misses_users;
+        if room_decides || !is_room {
+            return is_room;
         }
         let mut most = (occupancy.max_active_users / ONE_PART_OF_X_WHILE_UNINFORMED).max(LEAST_WHILE_UNINFORMED);
         if self.without_store {
@@ -274,9 +276,18 @@ mod tests {
         let mut budget = known();
         budget.forget();
         assert!(!budget.has_settled());
-        assert_eq!(admitted(&mut budget, 2000.0), 20);
+        assert_eq!(admitted(&mut budget, 1000.0), 20);
         budget.forget();
-        assert_eq!(admitted(&mut budget, 2000.0), 0, "a stranger that is paused again has spent its budget");
+        assert_eq!(admitted(&mut budget, 1000.0), 0, "a stranger that is paused again has spent its budget");
+    }
+
+    #[test]
+    fn pauses_do_not_overfill_a_full_fleet() {
+        for (active_users, most) in [(1990.0, 10), (1999.4, 0), (2000.0, 0), (2100.0, 0)] {
+            let mut budget = known();
+            budget.forget();
+            assert_eq!(admitted(&mut budget, active_users), most, "{active_users}");
+        }
     }
 
     #[test]

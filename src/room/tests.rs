@@ -133,9 +133,9 @@ fn a_pause_takes_back_the_share_and_keeps_the_budget_of_a_server_without_knowled
     room.hold_seat(ALICE);
     room.wake();
     assert_eq!((room.share(0.0), room.holds_seat_of(ALICE)), (0, true));
-    assert_eq!(room.seat(100.0, false), Seat::Warming);
+    assert_eq!((room.seat(98.0, false), room.seat(99.0, false)), (Seat::Warming, Seat::Taken), "one seat is held");
     (0..9).for_each(|_| room.take_seat());
-    assert_eq!(room.seat(100.0, false), Seat::Taken);
+    assert_eq!(room.seat(10.0, false), Seat::Taken);
 }
 
 #[test]
@@ -174,6 +174,36 @@ fn throttling_begins_when_no_room_is_left_and_ends_below_the_resume_ratio() {
     assert_eq!(room.settle(90.0, LATER), None);
     assert_eq!(room.settle(89.9, LATER), Some(Mode::Open));
     assert_eq!(room.mode(), (Mode::Open, LATER));
+}
+
+#[test]
+fn while_the_store_is_away_the_mode_says_what_the_policy_does() {
+    let in_outage = |on_outage: OnOutage, refill: Refill, active_users: f64| {
+        let mut room = in_fleet(100);
+        (room.settings.on_outage, room.settings.refill) = (on_outage, refill);
+        room.renew(renewal(active_users, 1));
+        room.settle(active_users, NOW);
+        let before = room.mode().0;
+        room.lose_store();
+        room.settle(active_users, NOW);
+        (before, room.mode().0, room.seat(active_users, true))
+    };
+    let (open, throttling) = (Mode::Open, Mode::Throttling);
+    let cases = [
+        (OnOutage::Closed, Refill::Continuous, 10.0, (open, throttling, Seat::Taken)),
+        (OnOutage::Open, Refill::Continuous, 100.0, (throttling, open, Seat::Free)),
+        (OnOutage::Open, Refill::AfterResume, 100.0, (throttling, throttling, Seat::Taken)),
+        (OnOutage::Local, Refill::Continuous, 10.0, (open, open, Seat::Free)),
+        (OnOutage::Local, Refill::Continuous, 100.0, (throttling, throttling, Seat::Taken)),
+    ];
+    for (on_outage, refill, active_users, expected) in cases {
+        assert_eq!(in_outage(on_outage, refill, active_users), expected, "{on_outage:?}, {refill:?}");
+    }
+    let closed = RoomSettings { on_outage: OnOutage::Closed, ..settings(100) };
+    let mut room = Room::new(closed, FleetLink::Joining, Sharing::default(), NOW);
+    assert_eq!(room.settle(0.0, NOW), Some(throttling), "the store has not answered yet");
+    room.come_up();
+    assert_eq!((room.settle(0.0, LATER), room.mode()), (Some(open), (open, LATER)));
 }
 
 #[test]

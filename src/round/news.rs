@@ -47,6 +47,10 @@ const FOR_EACH_PAIR: Duration = Duration::from_nanos(380);
 /// anybody who can write to the store could make each beat read a whole log.
 const MOST_RESTARTS: u32 = 4;
 
+/// So many beats fail in a row before that is logged. If the store is away, a round notices it earlier, and there are
+/// no beats.
+const FAILURES_BEFORE_LOG: u32 = 20;
+
 /// How many servers write a user into the log of a minute, on average, before they have read it there.
 const MOST_SERVERS_OF_A_USER: f64 = 4.0;
 
@@ -56,6 +60,7 @@ pub(super) struct News {
     pub(super) logs: BTreeMap<Slot, Log>,
     in_flight: Vec<Sent>,
     sent_at: Duration,
+    failures_in_a_row: u32,
     rng: fastrand::Rng,
 }
 
@@ -126,6 +131,7 @@ impl News {
             logs: BTreeMap::new(),
             in_flight: Vec::new(),
             sent_at: Duration::ZERO,
+            failures_in_a_row: 0,
             rng: fastrand::Rng::with_seed(seed),
         }
     }
@@ -264,6 +270,9 @@ impl Round {
             Err(error) => return self.fail_beat(&error, now),
         };
         self.figures.lock().last_beat = Some(now);
+        if std::mem::take(&mut self.news.failures_in_a_row) >= FAILURES_BEFORE_LOG {
+            tracing::info!("the store answers beats again");
+        }
         let before = self.core.active_users();
         let mut has_read_all = !self.news.has_refused();
         for (sent, part) in std::mem::take(&mut self.news.in_flight).into_iter().zip(parts) {
@@ -423,6 +432,11 @@ impl Round {
     /// entry twice changes nothing.
     fn fail_beat(&mut self, error: &StoreError, now: Duration) {
         self.return_news();
+        self.news.failures_in_a_row = self.news.failures_in_a_row.saturating_add(1);
+        if self.news.failures_in_a_row == FAILURES_BEFORE_LOG {
+            tracing::error!(class = error.class().as_str(), reason = %error, "the store answers rounds and no beats: \
+                news takes as long as a round, and no server leases seats");
+        }
         let mut figures = self.figures.lock();
         figures.beats_failed += 1;
         figures.count_error(error, now);

@@ -699,6 +699,29 @@ fn news_logs_of_minutes_that_have_other_numbers_now_are_read_anew() {
     assert_ne!(before[1].1, after[0].1, "the log of another minute");
 }
 
+#[cfg(feature = "server")]
+#[test]
+fn beats_that_fail_are_logged_once_and_so_is_their_end() {
+    let (headcount, _worker) = Headcount::builder().max_active_users(10).build().unwrap();
+    let (store, mut exchange) = (MemoryStore::new(), headcount.exchange("memory", ""));
+    play(&mut exchange, &store, |_| ());
+    let beats = |exchange: &mut Exchange, failing: usize| {
+        told_by(|| {
+            for _ in 0..failing {
+                exchange.round.begin_beat(Duration::ZERO);
+                exchange.round.end_beat(Err(StoreError::timeout("no answer")), Duration::ZERO);
+            }
+            let request = exchange.round.begin_beat(Duration::ZERO);
+            exchange.round.end_beat(Ok(store.answer(&exchange.identity, request)), Duration::ZERO);
+        })
+    };
+    let lines = beats(&mut exchange, 50);
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    assert!(lines.contains("no beats") && lines.contains("no answer") && lines.contains("beats again"), "{lines}");
+    let lines = beats(&mut exchange, 10);
+    assert!(lines.is_empty(), "as when the store is away: {lines}");
+}
+
 /// Returns the log lines that `act` writes.
 #[cfg(feature = "server")]
 fn told_by(act: impl FnOnce()) -> String {

@@ -1,9 +1,9 @@
 //! Hours of load with a fault every half minute: what a row shows once must hold again and again, and memory must not
 //! grow.
 //!
-//! A fault comes once in each window of thirty seconds, so users whom one fault has let in beyond X are often still in
-//! when the next one comes: newcomers who were admitted ask again. So the bound of each fault is counted from the users
-//! who are in when it comes, or from X if fewer are in.
+//! A fault comes once in each window of thirty seconds, so users whom one fault has admitted beyond X are often still
+//! in when the next one comes: newcomers who were admitted ask again. So the bound of each fault is counted from the
+//! users who are in when it comes, or from X if fewer are in.
 
 use crate::Rig;
 use crate::bench::{Bench, Spec};
@@ -46,13 +46,12 @@ enum Fault {
 }
 
 impl Fault {
-    /// The bound of the users inside, as a part of X, and the number of servers that start or wake.
+    /// The bound of the users inside, as a part of X, and the number of servers that start.
     fn bound(self) -> (f64, u64) {
         match self {
             Self::Kill | Self::Stop => (bounds::JOINING, 1),
-            Self::Pause => (bounds::STALL, 1),
-            Self::StandStill => (bounds::STALL, 5),
-            Self::RedisStandsStill | Self::Late | Self::Slow => (bounds::STALL, 0),
+            // A server that wakes knows who was in, and sees that no room was left.
+            Self::Pause | Self::StandStill | Self::RedisStandsStill | Self::Late | Self::Slow => (bounds::STALL, 0),
             Self::RedisRestarts | Self::Swallowed | Self::Cut => (bounds::OUTAGE_LOCAL, 0),
             Self::Flush => (bounds::FLUSH, 0),
             Self::ScriptFlush => (bounds::CALM, 0),

@@ -234,8 +234,10 @@ function headline() {
   const gathering = status.line?.openings.find(it => it.state === 'gathering');
   if (gathering) return `no newcomer is admitted: they gather until ${time(gathering.at)}`;
   const rate = status.newcomers_per_minute ? `, at most ${number(status.newcomers_per_minute)} a minute` : '';
+  // A server that is not ready knows few of the active users, or none.
+  const isUninformed = status.ring.coverage < status.ring.slots + 1 && (status.mode !== 'open' || !status.ready);
+  if (isUninformed) return `few newcomers ${would} admitted, until this server knows the active users`;
   if (status.mode === 'open') return `newcomers are admitted${rate}`;
-  if (status.ring.coverage < status.ring.slots + 1) return `few newcomers ${would} admitted, until this server knows the active users`;
   // Seats that become free go to newcomers at once, or when throttling ends.
   if (lately?.newcomers > 0) return `newcomers ${would} admitted to free seats only`;
   return `newcomers ${would} rejected`;
