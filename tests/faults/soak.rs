@@ -46,25 +46,17 @@ enum Fault {
 }
 
 impl Fault {
-    /// The bound of the users inside, as a part of X, and the number of servers that start.
-    fn bound(self) -> (f64, u64) {
+    /// The bound of the users inside, as a part of X.
+    fn bound(self) -> f64 {
         match self {
-            Self::Kill | Self::Stop => (bounds::JOINING, 1),
+            Self::Kill | Self::Stop => bounds::UNINFORMED,
             // A server that wakes knows who was in, and sees that no room was left.
-            Self::Pause | Self::StandStill | Self::RedisStandsStill | Self::Late | Self::Slow => (bounds::STALL, 0),
-            Self::RedisRestarts | Self::Swallowed | Self::Cut => (bounds::OUTAGE_LOCAL, 0),
-            Self::Flush => (bounds::FLUSH, 0),
-            Self::ScriptFlush => (bounds::CALM, 0),
-            Self::Replica | Self::Full => (bounds::WRITES_REFUSED, 0),
+            Self::Pause | Self::StandStill | Self::RedisStandsStill | Self::Late | Self::Slow => bounds::STALL,
+            Self::RedisRestarts | Self::Swallowed | Self::Cut => bounds::OUTAGE_LOCAL,
+            Self::Flush => bounds::FLUSH,
+            Self::ScriptFlush => bounds::CALM,
+            Self::Replica | Self::Full => bounds::WRITES_REFUSED,
         }
-    }
-
-    /// The most users that may be inside until the next fault, if `before` were inside when this one came.
-    fn most_inside(self, bench: &Bench, before: usize) -> f64 {
-        let x = bench.largest_x;
-        let (bound, uninformed) = self.bound();
-        let beyond = (bound - 1.0) * x as f64 + bounds::allowance(x, bench.capacity());
-        x.max(before as u64) as f64 + beyond + (uninformed * (x / 100).max(10)) as f64
     }
 }
 
@@ -109,19 +101,16 @@ pub fn soak(rig: &Rig, lasting: Duration, seed: u64) -> Finding {
         all.repetitions += 1;
         bench.pass(due.saturating_sub(bench.origin.now()));
         let tally = bench.origin.tally();
-        let most = fault.most_inside(&bench, before);
-        all.held(tally.most_inside, bench.largest_x);
-        all.check(tally.most_inside as f64 <= most, || {
-            format!("{fault:?}: {before} and then {} were inside; at most {most:.0} may be", tally.most_inside)
-        });
+        bounds::check_from(&mut all, &bench, &format!("{fault:?}"), fault.bound(), before);
         let kib = memory.note(&bench, bench.origin.now() - begun, lasting / 2);
         println!(
             "{:>8.0?} {fault:?}: in step after {back:.1?}; {} checks, {} wrong; {before} in before, then at most {} \
-            ({most:.0} allowed); {kib} KiB",
+            ({:.0} allowed); {kib} KiB",
             bench.origin.now() - begun,
             tally.checks,
             tally.wrong,
             tally.most_inside,
+            bounds::most_inside(&bench, fault.bound(), before),
         );
     }
     drop(crowd);

@@ -231,7 +231,7 @@ pub fn servers_are_stopped(rig: &Rig) -> Finding {
 }
 
 /// Row 8. SIGSTOP for half a second, five, a minute, and longer than the window: users that were silent for a window do
-/// not count as seen.
+/// not count as seen, and a server that wakes admits nobody to a full room.
 pub fn servers_stand_still(rig: &Rig) -> Finding {
     let mut all = Finding::default();
     let pauses: &[f64] = if rig.full { &[0.5, 5.0, 60.0, 8.0, 0.5, 5.0, 8.0] } else { &[0.5, 8.0] };
@@ -250,8 +250,14 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
             // The room is full: they are admitted by an override.
             order(r#"{"mode":"open"}"#);
             let silent: Vec<_> = silent.into_iter().filter(|&it| bench.ask(it, place) == Heard::Admitted).collect();
-            order(r#"{"mode":"auto"}"#);
+            let reason = format!("pause {number}");
+            order(&format!(r#"{{"mode":"auto","reason":"{reason}"}}"#));
             found.check(!silent.is_empty(), || "nobody came in before the pause".into());
+            bench.wait_until("all servers to follow the last override", |bench| {
+                (0..5).all(|place| bench.server(place).status()["override"]["reason"] == reason.as_str())
+            });
+            bench.origin.count_anew();
+            let inside_before = bench.origin.tally().most_inside;
             // What it has not published, it cannot publish now.
             bench.origin.cut_off(place..place + 1);
             let rounds = |bench: &Bench| bench.server(place).status()["sync"]["rounds"].as_u64().unwrap_or_default();
@@ -297,6 +303,8 @@ pub fn servers_stand_still(rig: &Rig) -> Finding {
             found.check(get(bench.server(place).admin, "/readyz", &[]).status == 200, || "not ready".into());
             // In full, long enough to be asked thousands of times.
             bench.pass(if rig.full { 10 * bench.news() } else { bench.news() });
+            let bound = if knows_nobody { bounds::UNINFORMED } else { bounds::STALL };
+            bounds::check_from(&mut found, bench, &format!("a pause of {pause} s"), bound, inside_before);
             found
         });
         all = all.and(found);
