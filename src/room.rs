@@ -47,10 +47,10 @@ const LEAST_HANDED_OUT: f64 = 1.0;
 #[cfg_attr(feature = "admin", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// There is room, or the store is away and `fleet.on_outage` admits everybody.
+    /// There is room. Or the store is away or refuses writes, and `fleet.on_outage` admits everybody.
     Open,
-    /// No room is left, or too few seats have become free again for the mode to be open. Or the store is away, and
-    /// `fleet.on_outage` admits no newcomers.
+    /// No room is left, or too few seats have become free again for the mode to be open. Or the store is away or
+    /// refuses writes, and `fleet.on_outage` admits no newcomers.
     Throttling,
 }
 
@@ -476,8 +476,8 @@ impl Room {
 
     /// Returns whether this server, if it covers its window, knows all active users and could use seats.
     pub(crate) fn may_lease(&self) -> bool {
-        let waits_for_resume = self.mode == Mode::Throttling && self.settings.refill == Refill::AfterResume;
-        self.link == FleetLink::Up && self.budget.knows_everybody() && !self.misses_users && !waits_for_resume
+        let knows_everybody = self.budget.knows_everybody() && !self.misses_users;
+        self.link == FleetLink::Up && knows_everybody && !self.awaits_resumption()
     }
 
     /// Returns the seats that nobody has taken and that are held for nobody.
@@ -786,8 +786,9 @@ impl Room {
     fn has_budget(&self, active_users: f64) -> bool {
         self.budget.is_left(Occupancy {
             max_active_users: self.max_active_users(),
-            active_users: active_users + self.leased_elsewhere.unwrap_or_default() as f64,
+            active_users,
             held: self.held.seats(),
+            leased_elsewhere: self.leased_elsewhere.unwrap_or_default(),
             nodes: self.nodes,
             expected_nodes: self.settings.expected_nodes,
         })

@@ -862,6 +862,7 @@ impl Round {
         if recovered {
             tracing::info!("the store is back");
         }
+        self.log_failing_beats();
     }
 
     // --- publish ---
@@ -1031,6 +1032,7 @@ impl Round {
 
     /// Marks the store as away. An outage is logged once, and again when its reason changes.
     fn lose_store(&mut self, error: &StoreError) {
+        self.excuse_failed_beats();
         let before = self.core.lose_store();
         if before != FleetLink::Up && self.last_logged.as_ref() == Some(error) {
             return;

@@ -377,8 +377,8 @@ impl Oracle {
         }
         // The newcomer is in the estimate already, and may have added more than one to it.
         let (active_users, x) = (server.glance().active_users, server.max_active_users);
-        if server.knew_before_pause && active_users > x as f64 + 2.0 {
-            let what = format!("server {place} was paused, sees {active_users:.0} of {x}, and admits a newcomer");
+        if !server.has_known && active_users > x as f64 + 2.0 {
+            let what = format!("server {place} is blind, sees {active_users:.0} of {x}, and admits a newcomer");
             self.broken(10, what);
         }
     }

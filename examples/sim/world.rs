@@ -1014,8 +1014,9 @@ impl<'a> World<'a> {
         while self.strangers.front().is_some_and(|&at| self.now - at > 20 * self.fleet.sync_every) {
             self.strangers.pop_front();
         }
-        if !by_share && !server.has_known && server.let_in_blindly <= server.strangers_budget(&self.fleet) {
-            // A budget may be used however full the fleet is.
+        let is_stranger = !server.has_known && !server.knew_before_pause;
+        if !by_share && is_stranger && server.let_in_blindly <= server.strangers_budget(&self.fleet) {
+            // Its budget may be used however full the fleet is.
             return self.strangers.push_back(self.now);
         }
         self.untold.retain(|&(_, until)| until > self.now);
@@ -1340,12 +1341,14 @@ fn budget_left(server: &mut Server, fleet: &Fleet, lives: u64) -> Option<f64> {
     }
     let x = server.max_active_users;
     let elsewhere = lives.saturating_sub(1) as f64 * server.unpublished_at_most(fleet) as f64;
-    let of_the_room = x as f64 - glance.active_users - glance.leased_elsewhere.unwrap_or_default() as f64 - elsewhere;
+    let leased_elsewhere = glance.leased_elsewhere.filter(|_| !server.knew_before_pause).unwrap_or_default();
+    let of_the_room = x as f64 - glance.active_users - leased_elsewhere as f64 - elsewhere;
     let of_a_stranger = (x / 100).max(10) as f64 - server.let_in as f64;
     // After a pause it knows no users, if it has noticed.
     let left = if server.has_known { of_the_room } else { of_a_stranger.min(of_the_room) };
-    // Each server rounds its part of the room down or up at random.
-    let least = if server.has_known { lives as f64 } else { 1.0 };
+    // Each server that knew the room rounds its part of it down or up at random.
+    let knew_room = server.has_known || server.knew_before_pause;
+    let least = if knew_room { lives as f64 } else { 1.0 };
     (left >= least).then_some(left)
 }
 

@@ -135,7 +135,8 @@ impl RoundFigures {
         let RoundContext { now, fleet_now, wall, core, settings } = context;
         let figures = self.latest.lock().clone();
         let age = figures.last_success.map(|at| now.saturating_sub(at));
-        // While the store is away, there are no beats, and what the ledger said last counts no more.
+        // While the store is away, there are no beats, and the ledger's last answer no longer says how many seats are
+        // free.
         let is_up = core.link == FleetLink::Up;
         let leased_elsewhere = core.leased_elsewhere.filter(|_| is_up);
         SyncStatus {

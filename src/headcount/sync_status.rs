@@ -71,20 +71,20 @@ pub struct SyncStatus {
     pub beats: u64,
     /// Beats in which the store did not answer, or answered with an error. Their news was sent again.
     pub beats_failed: u64,
-    /// The time from one beat to the next, in seconds; null if there are no beats.
+    /// The time from one beat to the next, in seconds; null if there are no beats, as while the store is away.
     pub beat_every_seconds: Option<f64>,
     /// The time since the last beat that the store answered, in seconds; null if there was none.
     pub last_beat_seconds: Option<f64>,
     /// Users that this server learned of by beats, each counted at most once a minute.
     pub news_received: u64,
     /// Whether this server leases its seats: it gets them with the beats, from the ledger in the store. Otherwise it
-    /// gets them with the rounds.
+    /// gets them with the rounds, or the store is away, and `fleet.on_outage` decides.
     pub leases_seats: bool,
     /// The seats that the ledger has granted to this server since the start. Seats that were given back unused count,
     /// too.
     pub seats_granted: u64,
     /// The seats of the whole fleet that nobody has taken, as of the last beat; null if this server does not lease its
-    /// seats.
+    /// seats, or the store is away.
     pub fleet_free_seats: Option<u64>,
     /// The bytes of filters that were sent.
     pub bytes_sent: u64,

@@ -109,7 +109,6 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let core = &*shared.core;
         let monotonic = core.time.clock.monotonic();
-        core.time.note_tick();
         let (now, slot) = core.time.at(monotonic);
         let paused = monotonic.saturating_sub(self.last_tick) > core.time.tolerated_pause();
 
@@ -132,13 +131,15 @@ impl Worker {
             match link {
                 FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => {
                     core.wake(from.min(current), slot);
-                    tracing::warn!("this process was paused; until the next successful round it admits few newcomers");
+                    tracing::warn!("this process was paused; until it has read the store, it admits few newcomers");
                 }
                 // There is nothing to forget yet, but the answers to a first round are outdated.
                 FleetLink::Joining => core.time.note_pause(),
                 FleetLink::Alone => {}
             }
         }
+        // Not before: until the pause is noticed here, a decision notices it.
+        core.time.note_tick();
         self.check_link_age(monotonic);
         self.check_ledger_age(monotonic);
         // Set only here: if the tick is interrupted earlier, the next one still notices the pause.
@@ -314,11 +315,13 @@ impl Worker {
         let running = lifecycle.running(monotonic);
         let link = core.link();
         let covered = core.minutes().iter().all(|minute| minute.is_covered);
+        // A store that is slow, or has much to tell, is there.
+        let has_answered = self.shared.rounds.lock().nodes > 0;
         let ready = match link {
             FleetLink::Alone => true,
             _ if covered => true,
-            FleetLink::Joining => running >= NO_STORE_FOR,
-            FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => running >= BOOTSTRAP_AT_MOST,
+            FleetLink::Joining if !has_answered => running >= NO_STORE_FOR,
+            FleetLink::Joining | FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => running >= BOOTSTRAP_AT_MOST,
         };
         if ready {
             if link == FleetLink::Joining && !covered {

@@ -2,7 +2,7 @@
 //!
 //! A blind server cannot tell a newcomer from an active user whom it does not know. It must not reject all unseen
 //! tokens, and it must not admit all of them either: **a blind server admits at most as many newcomers as there can be
-//! active users whom it does not know**. There are three kinds of blindness.
+//! active users whom it does not know**. So it admits nobody while it sees no room. There are three kinds of blindness.
 //!
 //! - *A server that knew everybody* and then lost sight of some minutes knows how much room there was: X − E, the limit
 //!   less the estimated number of active users. Since then, all servers together can have filled that room and no more,
@@ -12,8 +12,8 @@
 //!   and others down: if all rounded up, twenty servers would admit up to nineteen too many.
 //! - *A server that has not known everybody* since it started admits 1 % of X (at least 10). If no store has answered
 //!   within the first seconds after the start, it admits X divided by the expected number of servers, if that is more.
-//! - *A server whose process was paused* after it knew everybody admits as much, but no more than the room that it
-//!   sees. So a full fleet stays full, however often its servers are paused.
+//! - *A server whose process was paused* after it knew everybody admits as much, and no more than its part of the room
+//!   that it sees, as a server of the first kind does.
 //!
 //! A fourth case lies between the first two: the filters of another generation cannot be read. After three rounds, a
 //! server knows the users of its own generation, but not those of the other one. From then on, and until it covers its
@@ -34,8 +34,8 @@ const ONE_PART_OF_X_WHILE_UNINFORMED: u64 = 100;
 pub(super) struct Budget {
     /// Whether this server has known everybody at some time since it started or was last paused.
     has_known: bool,
-    /// Whether it knew everybody before it was last paused.
-    was_paused: bool,
+    /// Whether it knew everybody before a pause, and has not known everybody since.
+    knew_before_pause: bool,
     /// The number of newcomers admitted while `has_known` is false.
     admitted: u64,
     /// The numbers of newcomers admitted here whom the other servers may not know yet: since the last successful round,
@@ -71,7 +71,7 @@ impl Budget {
         self.unread_by_others.rotate_right(1);
         self.unread_by_others[0] = 0;
         if covered && self.has_settled() {
-            (self.has_known, self.was_paused) = (true, false);
+            (self.has_known, self.knew_before_pause) = (true, false);
             self.admitted = 0;
             self.unread_by_others = Default::default();
         }
@@ -98,9 +98,9 @@ impl Budget {
     /// everybody before the pause does not get a second budget.
     pub(super) fn forget(&mut self) {
         if std::mem::take(&mut self.has_known) {
-            (self.was_paused, self.admitted) = (true, 0);
+            (self.knew_before_pause, self.admitted) = (true, 0);
         }
-        (self.unread_by_others, self.rounds_in_a_row) = Default::default();
+        self.rounds_in_a_row = 0;
     }
 
     /// Records that this server stops waiting for a store that has never answered.
@@ -121,17 +121,21 @@ impl Budget {
     /// Returns whether the budget allows one more newcomer. Held seats count as used.
     pub(super) fn is_left(&self, occupancy: Occupancy) -> bool {
         let room = occupancy.max_active_users as f64 - occupancy.active_users - occupancy.held as f64;
-        let knows_room = self.has_known || self.has_settled() && (self.foreign_users || self.misses_users);
-        let is_room = if knows_room {
+        if room < 1.0 {
+            return false;
+        }
+        let settled_beside = self.has_settled() && (self.foreign_users || self.misses_users);
+        if self.has_known || self.knew_before_pause || settled_beside {
+            // Other servers can fill the seats that they lease. During a pause of this one they may have done so: then
+            // an unseen token may be that of a user who has such a seat.
+            let leased_elsewhere = if self.knew_before_pause { 0 } else { occupancy.leased_elsewhere };
             let own: u64 = self.unread_by_others.iter().sum();
             let others = occupancy.nodes.saturating_sub(1) as f64;
-            room - others * own as f64 >= 1.0 + others * self.rounding
-        } else {
-            !self.was_paused || room >= 1.0
-        };
-        let room_decides = self.has_known || knows_room && !self.misses_users;
-        if room_decides || !is_room {
-            return is_room;
+            let is_room = room - leased_elsewhere as f64 - others * own as f64 >= 1.0 + others * self.rounding;
+            let is_informed = self.has_known || settled_beside && !self.misses_users;
+            if is_informed || !is_room {
+                return is_room;
+            }
         }
         let mut most = (occupancy.max_active_users / ONE_PART_OF_X_WHILE_UNINFORMED).max(LEAST_WHILE_UNINFORMED);
         if self.without_store {
@@ -148,6 +152,8 @@ pub(super) struct Occupancy {
     pub(super) active_users: f64,
     /// The seats held for newcomers whose requests are in progress.
     pub(super) held: u64,
+    /// The free seats that other servers lease or may get from the ledger, as of its last answer.
+    pub(super) leased_elsewhere: u64,
     pub(super) nodes: u64,
     /// The configured number of servers in the fleet.
     pub(super) expected_nodes: u64,
@@ -158,7 +164,7 @@ mod tests {
     use super::*;
 
     fn occupancy(active_users: f64) -> Occupancy {
-        Occupancy { max_active_users: 2000, active_users, held: 0, nodes: 4, expected_nodes: 5 }
+        Occupancy { max_active_users: 2000, active_users, held: 0, leased_elsewhere: 0, nodes: 4, expected_nodes: 5 }
     }
 
     /// Returns how many newcomers are admitted one after another if `before` users are active.
@@ -283,11 +289,36 @@ mod tests {
 
     #[test]
     fn pauses_do_not_overfill_a_full_fleet() {
-        for (active_users, most) in [(1990.0, 10), (1999.4, 0), (2000.0, 0), (2100.0, 0)] {
+        for (active_users, most) in [(0.0, 20), (1960.0, 10), (1999.4, 0), (2000.0, 0), (2100.0, 0)] {
             let mut budget = known();
             budget.forget();
-            assert_eq!(admitted(&mut budget, active_users), most, "{active_users}");
+            assert_eq!(admitted(&mut budget, active_users), most, "{active_users}: a fourth of the room");
         }
+    }
+
+    #[test]
+    fn a_pause_does_not_hide_newcomers_whom_the_others_have_not_read() {
+        let mut budget = known();
+        budget.fail();
+        assert_eq!(admitted(&mut budget, 1600.0), 100);
+        budget.forget();
+        assert_eq!(admitted(&mut budget, 1700.0), 0);
+    }
+
+    #[test]
+    fn a_server_that_has_just_started_admits_nobody_while_it_sees_no_room() {
+        for (active_users, most) in [(0.0, 20), (1990.0, 10), (1999.4, 0), (5000.0, 0)] {
+            assert_eq!(admitted(&mut Budget::default(), active_users), most, "{active_users}");
+        }
+    }
+
+    #[test]
+    fn seats_that_others_lease_may_have_been_filled_during_a_pause() {
+        let leased = Occupancy { leased_elsewhere: 400, ..occupancy(1600.0) };
+        let mut budget = known();
+        assert!(!budget.is_left(leased), "others have these seats");
+        budget.forget();
+        assert!(budget.is_left(leased), "an unseen user may have one");
     }
 
     #[test]

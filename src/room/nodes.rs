@@ -27,7 +27,7 @@ impl Nodes {
     /// heartbeat since the last count. Returns the highest recent count.
     pub(super) fn read(&mut self, count: u64, now: Duration, alive_for: Duration, lost: bool) -> u64 {
         let gap = self.last_read.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        self.known_for += if lost { Duration::ZERO } else { gap.min(alive_for) };
+        self.known_for += if lost || gap > alive_for { Duration::ZERO } else { gap };
         while self.counts.back().is_some_and(|&(_, lower)| lower <= count) {
             self.counts.pop_back();
         }
@@ -62,6 +62,12 @@ mod tests {
     fn an_outage_makes_no_count_older_than_one_heartbeat_lives() {
         let mut nodes = Nodes::default();
         assert_eq!(read(&mut nodes, [(0, 50), (1, 50), (3600, 1), (3601, 2)]), [50; 4]);
+    }
+
+    #[test]
+    fn a_count_does_not_fall_while_the_store_is_there_for_moments() {
+        let mut nodes = Nodes::default();
+        assert_eq!(read(&mut nodes, [(0, 50), (10, 1), (20, 2), (30, 1), (40, 3)]), [50; 5]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn alone_and_without_its_memory_it_admits_as_many_as_x() {
 fn a_joiner_admits_a_hundredth_of_x_and_then_none() {
     let mut room = Room::new(settings(2000), FleetLink::Joining, Sharing::default(), NOW);
     for _ in 0..20 {
-        assert_eq!((room.seat(0.0, false), room.seat(5000.0, false)), (Seat::Warming, Seat::Warming));
+        assert_eq!((room.seat(1900.0, false), room.seat(2000.0, false)), (Seat::Warming, Seat::Taken));
         room.take_seat();
     }
     assert_eq!(room.seat(0.0, false), Seat::Taken);

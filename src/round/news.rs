@@ -47,8 +47,7 @@ const FOR_EACH_PAIR: Duration = Duration::from_nanos(380);
 /// anybody who can write to the store could make each beat read a whole log.
 const MOST_RESTARTS: u32 = 4;
 
-/// So many beats fail in a row before that is logged. If the store is away, a round notices it earlier, and there are
-/// no beats.
+/// The number of failed beats in a row after which the next successful round logs them.
 const FAILURES_BEFORE_LOG: u32 = 20;
 
 /// How many servers write a user into the log of a minute, on average, before they have read it there.
@@ -60,7 +59,9 @@ pub(super) struct News {
     pub(super) logs: BTreeMap<Slot, Log>,
     in_flight: Vec<Sent>,
     sent_at: Duration,
+    /// Failed beats since the last answered one, or since the store was lost.
     failures_in_a_row: u32,
+    are_failures_logged: bool,
     rng: fastrand::Rng,
 }
 
@@ -132,6 +133,7 @@ impl News {
             in_flight: Vec::new(),
             sent_at: Duration::ZERO,
             failures_in_a_row: 0,
+            are_failures_logged: false,
             rng: fastrand::Rng::with_seed(seed),
         }
     }
@@ -270,7 +272,8 @@ impl Round {
             Err(error) => return self.fail_beat(&error, now),
         };
         self.figures.lock().last_beat = Some(now);
-        if std::mem::take(&mut self.news.failures_in_a_row) >= FAILURES_BEFORE_LOG {
+        self.news.failures_in_a_row = 0;
+        if std::mem::take(&mut self.news.are_failures_logged) {
             tracing::info!("the store answers beats again");
         }
         let before = self.core.active_users();
@@ -433,13 +436,28 @@ impl Round {
     fn fail_beat(&mut self, error: &StoreError, now: Duration) {
         self.return_news();
         self.news.failures_in_a_row = self.news.failures_in_a_row.saturating_add(1);
-        if self.news.failures_in_a_row == FAILURES_BEFORE_LOG {
-            tracing::error!(class = error.class().as_str(), reason = %error, "the store answers rounds and no beats: \
-                news takes as long as a round, and no server leases seats");
-        }
         let mut figures = self.figures.lock();
         figures.beats_failed += 1;
         figures.count_error(error, now);
+    }
+
+    /// Logs, once a round has succeeded, that beats fail.
+    pub(super) fn log_failing_beats(&mut self) {
+        if self.news.failures_in_a_row < FAILURES_BEFORE_LOG || self.news.are_failures_logged {
+            return;
+        }
+        self.news.are_failures_logged = true;
+        let last = self.figures.lock().last_error.as_ref().map(|(error, _)| error.to_string());
+        tracing::error!(
+            reason = last,
+            "the store answers rounds and no beats: news takes as long as a round, and no \
+            server leases seats"
+        );
+    }
+
+    /// Forgets failed beats, because the store is away, which is logged by itself.
+    pub(super) fn excuse_failed_beats(&mut self) {
+        self.news.failures_in_a_row = 0;
     }
 
     fn return_news(&mut self) {

@@ -701,25 +701,44 @@ fn news_logs_of_minutes_that_have_other_numbers_now_are_read_anew() {
 
 #[cfg(feature = "server")]
 #[test]
-fn beats_that_fail_are_logged_once_and_so_is_their_end() {
+fn beats_that_fail_while_rounds_succeed_are_logged_once_and_so_is_their_end() {
     let (headcount, _worker) = Headcount::builder().max_active_users(10).build().unwrap();
     let (store, mut exchange) = (MemoryStore::new(), headcount.exchange("memory", ""));
-    play(&mut exchange, &store, |_| ());
-    let beats = |exchange: &mut Exchange, failing: usize| {
-        told_by(|| {
-            for _ in 0..failing {
-                exchange.round.begin_beat(Duration::ZERO);
-                exchange.round.end_beat(Err(StoreError::timeout("no answer")), Duration::ZERO);
-            }
-            let request = exchange.round.begin_beat(Duration::ZERO);
-            exchange.round.end_beat(Ok(store.answer(&exchange.identity, request)), Duration::ZERO);
-        })
+    let rounds = |exchange: &mut Exchange| (0..2).for_each(|_| _ = play(exchange, &store, |_| ()));
+    rounds(&mut exchange);
+    let fail = |exchange: &mut Exchange, beats: usize| {
+        for _ in 0..beats {
+            exchange.round.begin_beat(Duration::ZERO);
+            exchange.round.end_beat(Err(StoreError::timeout("no answer")), Duration::ZERO);
+        }
     };
-    let lines = beats(&mut exchange, 50);
+    let succeed = |exchange: &mut Exchange| {
+        let request = exchange.round.begin_beat(Duration::ZERO);
+        exchange.round.end_beat(Ok(store.answer(&exchange.identity, request)), Duration::ZERO);
+    };
+    let lines = told_by(|| {
+        fail(&mut exchange, 19);
+        rounds(&mut exchange);
+    });
+    assert!(lines.is_empty(), "{lines}");
+    let lines = told_by(|| {
+        fail(&mut exchange, 1);
+        rounds(&mut exchange);
+        fail(&mut exchange, 50);
+        rounds(&mut exchange);
+        succeed(&mut exchange);
+    });
     assert_eq!(lines.lines().count(), 2, "{lines}");
     assert!(lines.contains("no beats") && lines.contains("no answer") && lines.contains("beats again"), "{lines}");
-    let lines = beats(&mut exchange, 10);
-    assert!(lines.is_empty(), "as when the store is away: {lines}");
+    // In an outage, the round that notices it may come after many beats.
+    let lines = told_by(|| {
+        fail(&mut exchange, 50);
+        exchange.round.begin(Duration::ZERO);
+        assert!(matches!(exchange.round.answer(Err(StoreError::timeout("away")), Duration::ZERO), Next::Done(_)));
+        rounds(&mut exchange);
+        succeed(&mut exchange);
+    });
+    assert!(lines.contains("unavailable") && !lines.contains("no beats"), "{lines}");
 }
 
 /// Returns the log lines that `act` writes.

@@ -73,8 +73,12 @@ impl Screen<'_> {
     }
 
     fn room(&self) -> String {
-        let next = if self.is("/sync/leases_seats") { "beat" } else { "round" };
-        let here = format!("{}, {} for this server until its next {next}", self.whole("/room"), self.whole("/share"));
+        let until = match (self.is("/sync/ok"), self.is("/sync/leases_seats")) {
+            (false, _) => "while the store is away",
+            (true, true) => "until its next beat",
+            (true, false) => "until its next round",
+        };
+        let here = format!("{}, {} for this server {until}", self.whole("/room"), self.whole("/share"));
         match self.0.pointer("/sync/fleet_free_seats").and_then(Value::as_u64).map(Grouped) {
             Some(free) => {
                 format!("{here}; by lease: {} granted to it, {free} free", self.whole("/sync/seats_granted"))

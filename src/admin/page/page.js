@@ -234,10 +234,8 @@ function headline() {
   const gathering = status.line?.openings.find(it => it.state === 'gathering');
   if (gathering) return `no newcomer is admitted: they gather until ${time(gathering.at)}`;
   const rate = status.newcomers_per_minute ? `, at most ${number(status.newcomers_per_minute)} a minute` : '';
-  // A server that is not ready knows few of the active users, or none.
-  const isUninformed = status.ring.coverage < status.ring.slots + 1 && (status.mode !== 'open' || !status.ready);
-  if (isUninformed) return `few newcomers ${would} admitted, until this server knows the active users`;
   if (status.mode === 'open') return `newcomers are admitted${rate}`;
+  if (status.ring.coverage < status.ring.slots + 1) return `few newcomers ${would} admitted, until this server knows the active users`;
   // Seats that become free go to newcomers at once, or when throttling ends.
   if (lately?.newcomers > 0) return `newcomers ${would} admitted to free seats only`;
   return `newcomers ${would} rejected`;
@@ -307,14 +305,14 @@ function facts() {
     : 'counting';
   const rows = [
     ['95 % interval', `${number(users.low)} to ${number(users.high)}`],
-    ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server until its next ${sync.leases_seats ? 'beat' : 'round'}`],
+    ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server ${isAlone() ? 'while the store is away' : `until its next ${sync.leases_seats ? 'beat' : 'round'}`}`],
     ['This server', here],
     ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} requests admitted, ${number(newcomer + warming)} of them newcomers; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
     ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}${sync.server ? ` at ${sync.server}` : ''}${sync.failovers > 0 ? ` (${number(sync.failovers)} ${sync.failovers === 1 ? 'failover' : 'failovers'})` : ''}, ${sync.loses_values ? 'loses values' : sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} in conflict, ${number(sync.failures)} failed`],
     ['News between rounds', sync.beat_every_seconds === null ? 'none' : `every ${sync.beat_every_seconds.toFixed(2)} s, ${sync.last_beat_seconds === null ? 'none answered yet' : `last ${ago(sync.last_beat_seconds)} ago`}, ${number(sync.beats_failed)} failed`, silentNews() !== null],
     ['Newcomers a minute', status.newcomers_per_minute ? `at most ${number(status.newcomers_per_minute)} in the whole fleet` : 'as many as there are seats'],
-    ['Seats by lease', sync.leases_seats ? `${number(sync.seats_granted)} granted to this server; ${number(sync.fleet_free_seats)} free in the whole fleet` : 'none: seats come with the rounds'],
+    ['Seats by lease', sync.leases_seats ? `${number(sync.seats_granted)} granted to this server; ${number(sync.fleet_free_seats)} free in the whole fleet` : isAlone() ? 'none while the store is away' : 'none: seats come with the rounds'],
     ['Refusals that waited', delayed.begun + delayed.at_once === 0 ? 'none' : `${number(delayed.begun)}, ${number(delayed.recognized)} of them admitted after all; ${number(delayed.waiting)} waiting now; ${number(delayed.at_once)} sent at once, because too many waited`],
     ['Known minutes', `${ring.coverage} of ${ring.slots + 1} ${{ 60: 'minutes', 1: 'seconds' }[ring.slot_seconds] ?? `slots of ${ring.slot_seconds} s`}`, ring.coverage < ring.slots + 1],
     ['False positives', ring.false_positive_ratio < 1e-9 ? 'less than 1 in a billion' : `1 in ${number(Math.round(1 / ring.false_positive_ratio))}`, ring.false_positive_ratio > 0.01],
