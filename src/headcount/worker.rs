@@ -315,13 +315,11 @@ impl Worker {
         let running = lifecycle.running(monotonic);
         let link = core.link();
         let covered = core.minutes().iter().all(|minute| minute.is_covered);
-        // A store that is slow, or has much to tell, is there.
-        let has_answered = self.shared.rounds.lock().nodes > 0;
         let ready = match link {
             FleetLink::Alone => true,
             _ if covered => true,
-            FleetLink::Joining if !has_answered => running >= NO_STORE_FOR,
-            FleetLink::Joining | FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => running >= BOOTSTRAP_AT_MOST,
+            FleetLink::Joining => running >= NO_STORE_FOR,
+            FleetLink::Up | FleetLink::ReadOnly | FleetLink::Away => running >= BOOTSTRAP_AT_MOST,
         };
         if ready {
             if link == FleetLink::Joining && !covered {
