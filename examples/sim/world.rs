@@ -1016,7 +1016,7 @@ impl<'a> World<'a> {
         }
         let is_stranger = !server.has_known && !server.knew_before_pause;
         if !by_share && is_stranger && server.let_in_blindly <= server.strangers_budget(&self.fleet) {
-            // Its budget may be used however full the fleet is.
+            // Its budget may be used while it does not see how full the fleet is.
             return self.strangers.push_back(self.now);
         }
         self.untold.retain(|&(_, until)| until > self.now);

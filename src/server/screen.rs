@@ -73,8 +73,10 @@ impl Screen<'_> {
     }
 
     fn room(&self) -> String {
-        let until = match (self.is("/sync/ok"), self.is("/sync/leases_seats")) {
-            (false, _) => "while the store is away",
+        // A store that loses values still gives seats.
+        let is_usable = self.is("/sync/ok") || self.is("/sync/loses_values");
+        let until = match (is_usable, self.is("/sync/leases_seats")) {
+            (false, _) => "while the store is away or refuses writes",
             (true, true) => "until its next beat",
             (true, false) => "until its next round",
         };

@@ -214,6 +214,15 @@ function trend() {
 // Whether the rounds reach the store.
 const isAlone = () => status.sync.store !== 'none' && !status.sync.ok;
 
+// Whether the store is away or refuses writes. A store that loses values still gives seats.
+const isUnusable = () => isAlone() && !status.sync.loses_values;
+
+// How long this server may give away its seats.
+function seatsLast() {
+  if (isUnusable()) return 'while the store is away or refuses writes';
+  return `until its next ${status.sync.leases_seats ? 'beat' : 'round'}`;
+}
+
 // How long no news between the rounds was exchanged, in seconds, if that is long and the store is there; otherwise null.
 function silentNews() {
   const { ok, beat_every_seconds: every, last_beat_seconds: last } = status.sync;
@@ -305,14 +314,14 @@ function facts() {
     : 'counting';
   const rows = [
     ['95 % interval', `${number(users.low)} to ${number(users.high)}`],
-    ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server ${isAlone() ? 'while the store is away' : `until its next ${sync.leases_seats ? 'beat' : 'round'}`}`],
+    ['Free seats', `${number(status.room)}; ${number(status.share)} of them for this server ${seatsLast()}`],
     ['This server', here],
     ['Since its start', `${number(seen + newcomer + warming + missing + exempt)} requests admitted, ${number(newcomer + warming)} of them newcomers; ${number(decisions.rejected + decisions.shadow_rejected)} ${rejected}`],
     ['Store', sync.store === 'none' ? 'none: a server alone' : `${sync.store}${sync.server ? ` at ${sync.server}` : ''}${sync.failovers > 0 ? ` (${number(sync.failovers)} ${sync.failovers === 1 ? 'failover' : 'failovers'})` : ''}, ${sync.loses_values ? 'loses values' : sync.ok ? `read ${ago(users.stale_seconds)} ago` : 'away'}, ${number(sync.nodes)} ${sync.nodes === 1 ? 'server' : 'servers'}`, !sync.ok],
     ['Rounds', sync.store === 'none' ? 'none' : `${number(sync.rounds)}, ${number(sync.conflicts)} in conflict, ${number(sync.failures)} failed`],
     ['News between rounds', sync.beat_every_seconds === null ? 'none' : `every ${sync.beat_every_seconds.toFixed(2)} s, ${sync.last_beat_seconds === null ? 'none answered yet' : `last ${ago(sync.last_beat_seconds)} ago`}, ${number(sync.beats_failed)} failed`, silentNews() !== null],
     ['Newcomers a minute', status.newcomers_per_minute ? `at most ${number(status.newcomers_per_minute)} in the whole fleet` : 'as many as there are seats'],
-    ['Seats by lease', sync.leases_seats ? `${number(sync.seats_granted)} granted to this server; ${number(sync.fleet_free_seats)} free in the whole fleet` : isAlone() ? 'none while the store is away' : 'none: seats come with the rounds'],
+    ['Seats by lease', sync.leases_seats ? `${number(sync.seats_granted)} granted to this server; ${number(sync.fleet_free_seats)} free in the whole fleet` : isUnusable() ? 'none while the store is away or refuses writes' : 'none: seats come with the rounds'],
     ['Refusals that waited', delayed.begun + delayed.at_once === 0 ? 'none' : `${number(delayed.begun)}, ${number(delayed.recognized)} of them admitted after all; ${number(delayed.waiting)} waiting now; ${number(delayed.at_once)} sent at once, because too many waited`],
     ['Known minutes', `${ring.coverage} of ${ring.slots + 1} ${{ 60: 'minutes', 1: 'seconds' }[ring.slot_seconds] ?? `slots of ${ring.slot_seconds} s`}`, ring.coverage < ring.slots + 1],
     ['False positives', ring.false_positive_ratio < 1e-9 ? 'less than 1 in a billion' : `1 in ${number(Math.round(1 / ring.false_positive_ratio))}`, ring.false_positive_ratio > 0.01],

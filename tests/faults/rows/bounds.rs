@@ -59,7 +59,7 @@ pub fn allowance(x: u64, capacity: u64) -> f64 {
 }
 
 /// The most users that this bound allows inside if `before` were inside when the fault came, and `strangers` servers
-/// start, or wake after more than a window: each of them admits 1 % of X, at least 10, however many are in.
+/// start, or wake after more than a window: each of them admits 1 % of X, at least 10, before it knows how many are in.
 pub fn most_inside(bench: &Bench, bound: f64, before: usize, strangers: u64) -> f64 {
     let x = bench.largest_x;
     let theirs = (strangers * (x / 100).max(10)) as f64;
